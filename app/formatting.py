@@ -3,7 +3,7 @@
 import html
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Literal
 
@@ -49,6 +49,11 @@ def percent(share: float) -> str:
     digits = 0 if abs(value) >= 9.95 else 1
     text = f"{abs(value):.{digits}f}".removesuffix(".0")
     return f"{MINUS if value < 0 and text != '0' else ''}{text} %"
+
+
+def measured(value: float | None, in_words: Callable[[float], str]) -> str:
+    """A figure in words; that it is not measured, where it is None or not finite."""
+    return NOT_MEASURED if value is None or not math.isfinite(value) else in_words(value)
 
 
 def confidence(share: float) -> str:
@@ -286,12 +291,19 @@ def _runs(numbers: Sequence[int]) -> list[list[int]]:
             found[-1].append(number)
         else:
             found.append([number])
-    return [part for run in found for part in ([run] if len(run) > 2 else [[each] for each in run])]
+    return [
+        part for run in found for part in ([run] if len(run) > 2 else [[number] for number in run])
+    ]
 
 
 def lower_first(text: str) -> str:
     """The text with its first letter in lower case."""
     return text[:1].lower() + text[1:]
+
+
+def upper_first(text: str) -> str:
+    """The text with its first letter in upper case."""
+    return text[:1].upper() + text[1:]
 
 
 def bidi_isolated(text: str) -> str:

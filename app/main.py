@@ -20,21 +20,25 @@ from fastapi import FastAPI
 from typing_extensions import override
 
 from app.addresses import is_loopback
-from app.alerts.guard.guard import SsrfGuard
-from app.api.application import RequestLimits, application
-from app.api.http.accepting import BurstAcceptor
+from app.alerts.guard import SsrfGuard
+from app.api.application import application
 from app.api.http.auth import Authenticator
 from app.api.http.bodies import ProjectRates
-from app.api.http.connection import BoundedHeaders
+from app.api.http.connection import BoundedHeaders, BurstAcceptor
 from app.api.http.limits import FailureLimit
 from app.api.http.picture_links import PictureLinkAuth
 from app.api.http.request_log import ApiMetrics
 from app.api.service.demo_switch import DemoSwitch
 from app.api.service.hub import EventHub
 from app.api.service.job_state import StateThresholds
-from app.api.service.registrations import RegistrationCache
 from app.api.service.replays import ReplayCache, StepViewCache
-from app.api.service.service import GpuPrice, PagesUrlReach, PublicSettings, Service
+from app.api.service.service import (
+    GpuPrice,
+    PagesUrlReach,
+    PublicSettings,
+    RegistrationCache,
+    Service,
+)
 from app.api.service.status import LossWarnings, ServiceStatus
 from app.diagnosis.warm_up import WarmUp
 from app.engine.memory import release_large_blocks
@@ -48,10 +52,10 @@ from app.settings import Settings
 from app.store import service_state
 from app.store.database import Connection, Store, durability_weaknesses, is_migrated
 from app.store.database import now_s as database_now_s
-from app.store.disk.recorder import start_recording
+from app.store.disk.forecast import start_recording
 from app.store.disk.usage import DiskWatch
 from app.telemetry import set_up_logging
-from app.watch.start import start_watching
+from app.watch.service_watch import start_watching
 
 log = structlog.get_logger()
 
@@ -99,6 +103,7 @@ def create_app(
         monotonic=monotonic,
     )
     replays = ReplayCache(connections.store, settings.bucket())
+    price = settings.gpu_hour_price
     service = Service(
         store=connections.store,
         writer=connections.writer,
@@ -116,7 +121,17 @@ def create_app(
         step_views=StepViewCache(replays),
         thresholds=StateThresholds(settings.alert_slowdown),
         metrics=ApiMetrics(),
-        status=_status(settings, connections, now_s, monotonic),
+        status=ServiceStatus(
+            connections.store,
+            connections.writer,
+            is_migrated=connections.is_migrated,
+            num_shards=settings.shards,
+            lease_s=settings.lease_s,
+            allow_lossy=settings.allow_lossy,
+            disk=connections.disk,
+            now_s=now_s,
+            monotonic=monotonic,
+        ),
         loss_warnings=LossWarnings(
             connections.store,
             connections.writer,
@@ -125,49 +140,32 @@ def create_app(
         ),
         public_settings=_public_settings(settings),
         demo_switch=DemoSwitch(settings.demo_switch),
-        guard=_guard(settings),
+        # For addresses of receivers when they are set; this process sends only tests.
+        guard=SsrfGuard(
+            allowed=settings.webhook_allow,
+            allows_http=settings.webhook_allow_http,
+            ports=frozenset(settings.webhook_ports),
+        ),
         mail=settings.mail_server(),
         metrics_top_jobs=settings.metrics_top_jobs,
-        window_steps=settings.window_steps,
         max_batch_rows=settings.max_batch_rows,
-        max_jobs=settings.limit_jobs,
-        gpu_price=_gpu_price(settings),
+        gpu_price=None if price is None else GpuPrice(price, settings.currency),
         viewer_url=settings.perfetto_url,
         is_migrated=connections.is_migrated,
         now_s=now_s,
         database_time=database_time,
     )
-    of_project = ProjectRates(
-        requests_per_s=settings.limit_requests_per_s,
-        bytes_per_s=settings.limit_bytes_per_s,
-        monotonic=monotonic,
+    return application(
+        service,
+        allowed_hosts=_host_names(settings),
+        max_body_bytes=settings.max_body_bytes,
+        rates=ProjectRates(
+            requests_per_s=settings.limit_requests_per_s,
+            bytes_per_s=settings.limit_bytes_per_s,
+            monotonic=monotonic,
+        ),
+        close=connections.close,
     )
-    limits = RequestLimits(_host_names(settings), settings.max_body_bytes, of_project)
-    return application(service, limits, close=connections.close)
-
-
-def _status(
-    settings: Settings,
-    connections: Connections,
-    now_s: Callable[[], float],
-    monotonic: Callable[[], float],
-) -> ServiceStatus:
-    return ServiceStatus(
-        connections.store,
-        connections.writer,
-        is_migrated=connections.is_migrated,
-        num_shards=settings.shards,
-        lease_s=settings.lease_s,
-        allow_lossy=settings.allow_lossy,
-        disk=connections.disk,
-        now_s=now_s,
-        monotonic=monotonic,
-    )
-
-
-def _gpu_price(settings: Settings) -> GpuPrice | None:
-    per_gpu_hour = settings.gpu_hour_price
-    return None if per_gpu_hour is None else GpuPrice(per_gpu_hour, settings.currency)
 
 
 def _public_settings(settings: Settings) -> PublicSettings:
@@ -193,15 +191,6 @@ def _pages_url_reach(settings: Settings) -> PagesUrlReach:
     if settings.public_url is not None:
         return "public"
     return "loopback" if is_loopback(settings.host) else "host"
-
-
-def _guard(settings: Settings) -> SsrfGuard:
-    """Checks addresses of receivers when they are set; this process sends only tests."""
-    return SsrfGuard(
-        allowed=settings.webhook_allow,
-        allows_http=settings.webhook_allow_http,
-        ports=frozenset(settings.webhook_ports),
-    )
 
 
 def run(settings: Settings) -> None:

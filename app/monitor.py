@@ -9,8 +9,9 @@ from msgspec import structs
 from structlog.contextvars import bound_contextvars
 
 from app.advice.advise import fix_record, top_fix
-from app.advice.fix import AdviceCase, Facts
-from app.alerts.readings.facts import WindowFacts
+from app.advice.facts import Facts
+from app.advice.fix import AdviceCase
+from app.alerts.facts import WindowFacts
 from app.diagnosis.diagnose import Diagnosis, diagnose, without_steps
 from app.diagnosis.job_history import History
 from app.engine.replays import WindowReplay, prepare
@@ -42,7 +43,7 @@ class Observation:
     @property
     def verdict(self) -> Literal["ok", "low"] | None:
         """Whether the figures can be trusted; None without figures."""
-        return _verdict(self.report)
+        return self.result.fidelity.verdict
 
 
 def observe(
@@ -58,7 +59,7 @@ def observe(
     facts = WindowFacts(
         window_id=window.id,
         state=window.state,
-        verdict=_verdict(report),
+        verdict=result.fidelity.verdict,
         result=result,
         num_gpus=window.job.num_gpus,
         hosts=window.hosts,
@@ -67,12 +68,6 @@ def observe(
         ),
     )
     return Observation(report, result, facts, recent)
-
-
-def _verdict(report: Report | None) -> Literal["ok", "low"] | None:
-    if report is None:
-        return None
-    return "low" if report.is_low_fidelity else "ok"
 
 
 Figures = tuple[Report | None, WindowResult, History | None]
@@ -105,11 +100,6 @@ class Analysis:
     diagnosis: Diagnosis | None
     result: WindowResult
 
-    @property
-    def new_history(self) -> History | None:
-        """What the window adds to the job's history; None if the diagnosis failed."""
-        return None if self.diagnosis is None else self.diagnosis.new_history
-
 
 def analysed(
     window: Window, history: History | None = None, *, now_s: float | None = None
@@ -123,7 +113,8 @@ def analysed(
         InvalidTrace: no step can be replayed; the message names the operations.
     """
     found = analysis_of(prepare(window), history or History(), now_s=now_s)
-    return found.report, found.result, found.new_history
+    added = None if found.diagnosis is None else found.diagnosis.new_history
+    return found.report, found.result, added
 
 
 def analysis_of(replay: WindowReplay, history: History, *, now_s: float | None = None) -> Analysis:

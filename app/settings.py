@@ -6,9 +6,16 @@ import shlex
 from collections.abc import Sequence
 from ipaddress import IPv4Network, IPv6Network
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, TypeVar
 
-from pydantic import Field, SecretStr, ValidationError, field_validator, model_validator
+from pydantic import (
+    BeforeValidator,
+    Field,
+    SecretStr,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 from pydantic_core import ErrorDetails
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
@@ -32,6 +39,17 @@ if TYPE_CHECKING:
 def _default_data_dir() -> Path:
     home = os.environ.get("XDG_DATA_HOME") or "~/.local/share"
     return Path(home).expanduser() / "paceline"
+
+
+def _split(value: object) -> object:
+    if isinstance(value, str):
+        return tuple(part.strip() for part in value.split(",") if part.strip())
+    return value
+
+
+ItemT = TypeVar("ItemT")
+# Separated by commas.
+Listed = Annotated[tuple[ItemT, ...], NoDecode, BeforeValidator(_split)]
 
 
 class Settings(BaseSettings):
@@ -74,7 +92,7 @@ class Settings(BaseSettings):
         None, description="Certificate chain (PEM) that the API answers with over TLS."
     )
     tls_key: Path | None = Field(None, description="Private key (PEM) of tls_cert.")
-    allowed_hosts: Annotated[tuple[str, ...], NoDecode] = Field(
+    allowed_hosts: Listed[str] = Field(
         (), description="Further Host names to answer for, separated by commas; * for all."
     )
     public_url: str | None = Field(
@@ -154,10 +172,10 @@ class Settings(BaseSettings):
     cordon_dry_run: bool = Field(
         True, description="Whether cordons are only logged and audited, and nothing is called."
     )
-    cordon_projects: Annotated[tuple[str, ...], NoDecode] = Field(
+    cordon_projects: Listed[str] = Field(
         (), description="Projects whose rules may ask for cordons, separated by commas; * for all."
     )
-    cordon_actions: Annotated[tuple[str, ...], NoDecode] = Field(
+    cordon_actions: Listed[str] = Field(
         (), description="Cordons that rules may ask for (drain-host, ...); * for all."
     )
     webhook_url: str | None = Field(
@@ -166,21 +184,21 @@ class Settings(BaseSettings):
     webhook_secret: SecretStr | None = Field(
         None, description="Standard Webhooks secret (whsec_...) that signs alerts."
     )
-    webhook_allow: Annotated[tuple[IPv4Network | IPv6Network, ...], NoDecode] = Field(
+    webhook_allow: Listed[IPv4Network | IPv6Network] = Field(
         (),
         description="Private networks (10.2.0.0/16, ...) that projects' own receivers may be in.",
     )
     webhook_allow_http: bool = Field(
         False, description="Whether projects' own receivers may be http:// ones, without TLS."
     )
-    webhook_ports: Annotated[tuple[int, ...], NoDecode] = Field(
+    webhook_ports: Listed[int] = Field(
         (80, 443, 8443), description="Ports that projects' own receivers may be on."
     )
     smtp_url: SecretStr | None = Field(
         None, description="Mail server of e-mail receivers: smtp[s]://USER:PASSWORD@HOST:PORT."
     )
     smtp_from: str | None = Field(None, description="Address that e-mail is from.")
-    smtp_domains: Annotated[tuple[str, ...], NoDecode] = Field(
+    smtp_domains: Listed[str] = Field(
         (), description="Domains that e-mail receivers may be in; unset: that of SMTP_FROM."
     )
     shards: int = Field(
@@ -339,21 +357,6 @@ class Settings(BaseSettings):
     )
     log_format: Literal["text", "json"] = Field("text", description="How log lines are written.")
 
-    @field_validator(
-        "allowed_hosts",
-        "cordon_actions",
-        "cordon_projects",
-        "smtp_domains",
-        "webhook_allow",
-        "webhook_ports",
-        mode="before",
-    )
-    @classmethod
-    def _split(cls, value: object) -> object:
-        if isinstance(value, str):
-            return tuple(part.strip() for part in value.split(",") if part.strip())
-        return value
-
     @field_validator("token")
     @classmethod
     def _strong(cls, token: SecretStr | None) -> SecretStr | None:
@@ -435,14 +438,12 @@ class Settings(BaseSettings):
             StartUpFailed: the mail server cannot be used as it is set up.
         """
         # Imports an HTTP library, which most commands do not need.
-        from app.alerts.sending import make_transport
+        from app.alerts.guard import SsrfGuard
+        from app.alerts.sending import Transport
 
-        return make_transport(
-            allowed=self.webhook_allow,
-            allows_http=self.webhook_allow_http,
-            ports=frozenset(self.webhook_ports),
-            mail=self.mail_server(),
-        )
+        ports = frozenset(self.webhook_ports)
+        guard = SsrfGuard(self.webhook_allow, self.webhook_allow_http, ports)
+        return Transport(guard, self.mail_server())
 
     def settings_receiver(self) -> "Receiver | None":
         """The receiver of these settings, which all projects share; None if not set.
@@ -536,7 +537,8 @@ class Settings(BaseSettings):
             StartUpFailed: their file cannot be read, or a rule is invalid.
         """
         # Imports numba, which most commands do not need.
-        from app.alerts.rules.defaults import default_rules, rules_of_file
+        from app.alerts.rule import default_rules
+        from app.alerts.rules.rule_text import rules_of_file
 
         if self.alert_rules is not None:
             return rules_of_file(self.alert_rules)

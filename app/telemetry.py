@@ -63,7 +63,7 @@ def _rendering(log_format: Literal["text", "json"]) -> list[Processor]:
         structlog.processors.format_exc_info,
         *([_escape] if log_format == "text" else []),
         renderer,
-        _redact,
+        lambda _logger, _method, line: without_secrets(str(line)),
     ]
 
 
@@ -76,7 +76,3 @@ def _escape(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict
         # Indented, so that no line of a message in it begins like a log line.
         escaped["exception"] = "\n".join(f"  | {line}" for line in str(trace).splitlines())
     return escaped
-
-
-def _redact(_logger: WrappedLogger, _method: str, line: Any) -> str:
-    return without_secrets(str(line))

@@ -44,7 +44,8 @@ def check_names(environment: Mapping[str, str], settings: Collection[str]) -> No
     unknown = sorted(
         name
         for name in given.keys() - settings - NAMES_OF_OTHERS
-        if not _is_service_link(name, environment[given[name]])
+        if not _SERVICE_LINK.fullmatch(name)
+        and not service_link_complaint(name, environment[given[name]])
     )
     if unknown:
         raise StartUpFailed("; ".join(_complaint(given[name], settings) for name in unknown))
@@ -59,10 +60,6 @@ def service_link_complaint(name: str, value: object) -> str | None:
         f"{name} is {value}, which Kubernetes sets for the Service {service}: put "
         "enableServiceLinks: false into the pod's spec, or rename the Service"
     )
-
-
-def _is_service_link(name: str, value: str) -> bool:
-    return bool(_SERVICE_LINK.fullmatch(name) or service_link_complaint(name, value))
 
 
 def _complaint(name: str, settings: Collection[str]) -> str:

@@ -23,7 +23,8 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from app.advice.advise import advise
-from app.advice.fix import AdviceCase, Facts, Fix
+from app.advice.facts import Facts
+from app.advice.fix import AdviceCase, Fix
 from app.engine.replays import prepare
 from app.monitor import advice_case
 from app.trace.job import Parallelism

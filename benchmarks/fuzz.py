@@ -9,13 +9,13 @@ from typing import Annotated, Any
 
 import typer
 
-from app.trace.readers.otlp.sample import as_json, as_protobuf, resource, spans
 from benchmarks.service.stack import JOB, StackUnderTest, running_stack
 from tests.harness.fuzz import decoding, importing
 from tests.harness.fuzz.bombs import bombs
 from tests.harness.fuzz.damaged_files import DamagedFiles
 from tests.harness.fuzz.decoding import MAX_REPORTED, FuzzFindings, peak_bytes
 from tests.harness.fuzz.payloads import Payload, Payloads
+from tests.harness.samples.otlp import as_json, as_protobuf, resource, spans
 
 QUEUE_BYTES = 4 << 30
 MAX_GROWTH_MB = 64.0

@@ -15,8 +15,7 @@ from typing import Any
 
 from app.cli.terminal.blocks import known
 from app.result.finding import Finding
-from app.result.step_counts import total_s
-from app.result.window_result import WindowResult
+from app.result.window_result import WindowResult, total_s
 
 MAX_DISCREPANCY = 0.02
 

@@ -7,13 +7,13 @@ from functools import partial
 from typing import Any
 
 from app.ingest.wire.codec import BINARY_TYPE
-from app.trace.readers.otlp.sample import as_json, resource, spans
 from app.trace.readers.otlp.spans import ANALYSE, HOST_TIMES_KEY, JOB_KEY
 from tests.harness.batches import body_of
 from tests.harness.fuzz.input_families import JSON, YAML, Family
 from tests.harness.fuzz.repeated_items import Path, Repeat, repeats_of, shown
 from tests.harness.fuzz.repeated_records import span_families
 from tests.harness.fuzz.schema_samples import BodySchema, Schema, num_variants
+from tests.harness.samples.otlp import as_json, resource, spans
 
 AnyFamily = Callable[[int], str | bytes]
 JSON_TYPE, PROTOBUF_TYPE, YAML_TYPE = (

@@ -21,8 +21,8 @@ import typer
 
 from app.cli.supervisor import paceline_command
 from app.errors import InvalidRequest
-from app.trace.readers.otlp.sample import as_json, resource, spans
-from app.trace.readers.sample_job import BEGAN_NS, SampleOp, sample_ops
+from tests.harness.samples.job import BEGAN_NS, SampleOp, sample_ops
+from tests.harness.samples.otlp import as_json, resource, spans
 
 _STEP_NS = 100_000_000
 # What a profile has beside the operations, on the host and the GPU.

@@ -32,10 +32,10 @@ from pydantic import SecretStr
 
 import app
 from app.alerts.receiver import Receiver
-from app.consumer import notify_settings
 from app.consumer.context import ConsumerContext
 from app.consumer.dispatcher import Dispatcher
 from app.consumer.loop import Consumer
+from app.consumer.main import notify_context
 from app.consumer.sender import OutboxSender
 from app.diagnosis.warm_up import warm_up
 from app.errors import StartUpFailed
@@ -266,7 +266,7 @@ async def _post(tracer: CallTracer, url: str) -> Calls:
 def _bodies(simulated: SimulatedJob, steps: range) -> list[bytes]:
     batches = Batches(epoch=1, parts=1)
     return [
-        codec.encode(each) for step in steps for each in batches.of_step(simulated.make_step(step))
+        codec.encode(each) for step in steps for each in batches.of_step(simulated.make([step]))
     ]
 
 
@@ -304,7 +304,7 @@ class Service:
             unix_time=lambda: self.now_s,
             database_time=lambda _: self.now_s,
         )
-        context = notify_settings.notify_context(settings, self._store, rules)
+        context = notify_context(settings, self._store, rules)
         context = replace(context, database_time=lambda _: self.now_s)
         self._consumer = Consumer(self._work, "consumer-0")
         self.dispatcher, self.sender = Dispatcher(context), OutboxSender(context)
@@ -319,7 +319,7 @@ class Service:
     def push(self, *steps: int) -> None:
         """All batches of these steps, as the API puts them into the queue."""
         for step in steps:
-            for batch in self._batches.of_step(self._simulated.make_step(step)):
+            for batch in self._batches.of_step(self._simulated.make([step])):
                 asyncio.run(self._queue.writer.append(_JOB, codec.encode(batch)))
 
     def turn(self) -> None:

@@ -40,6 +40,7 @@ from tests.harness.fuzz.input_families import (
     reader_growth,
 )
 from tests.harness.fuzz.repeated_records import importer, record_families
+from tests.harness.samples import SAMPLES
 
 _MAX_PUSH_BYTES = 2 << 20  # larger ones take as long for each byte
 _MAX_FILE_BYTES = 1 << 20
@@ -196,7 +197,7 @@ def _read_rules(text: str) -> None:
 def _file_reader(name: str, folder: Path) -> Callable[[str], None]:
     """Reads a text in place of each file of the format's sample."""
     chosen = format_named(name)
-    paths: Sequence[Path] = [folder / each for each in chosen.sample()]
+    paths: Sequence[Path] = [folder / each for each in SAMPLES[chosen.name]()]
 
     def read(text: str) -> None:
         for path in paths:

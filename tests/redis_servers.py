@@ -15,7 +15,7 @@ from typing import Any
 
 import redis
 
-from app.ingest.embedded.server import dies_with_parent, find_server
+from app.ingest.embedded import dies_with_parent, find_server
 from tests.harness.split_network import SplitNetwork
 
 WITHIN_S = 30.0

@@ -10,7 +10,7 @@ from typer.main import get_command
 
 from app.cli import app
 from app.errors import QueueUnavailable
-from app.ingest.embedded.server import find_server
+from app.ingest.embedded import find_server
 from app.ingest.redis.queue import RedisReader
 from tests.harness.processes import ControlledProcess, free_port, wait_until
 from tests.settings_table import settings_rows

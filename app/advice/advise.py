@@ -1,44 +1,114 @@
-"""All fixes for one window: those that apply, the largest gain first, and why not the others."""
+"""All fixes for one window: those that apply, the largest gain first, and why not the others.
+
+Gains of several fixes do not add up: two causes hide each other (a step waits for the slowest), or
+one fix makes another pointless. So the best set of at most three is simulated, too.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import combinations
 
 from app.advice import (
-    backup_tasks,
     balance_experts,
     balance_sequences,
     move_microbatches,
     other_schedule,
     pack_sequences,
-    planned_gc,
-    repair_link,
+    removed_causes,
     replace_worker,
     resplit_stages,
     straggl_ar,
 )
-from app.advice.fix import AdviceCase, Facts, Fix, Method, Need, NotOffered
+from app.advice.change import can_combine
+from app.advice.facts import Facts
+from app.advice.fix import MIN_SPEED_UP, AdviceCase, Fix, Method, Need, NotOffered
 from app.advice.signs import SIGNS
-from app.advice.together import FixSet, best_together
 from app.engine.questions.edits import edits_as_json
+from app.result.causes import GC_PAUSE
 from app.result.record import Record
 from app.result.window_result import NeedRecord, Snippet, TopFix
 
-# A smaller gain is within the noise of a prediction; such a fix may still be one of a set.
-MIN_SPEED_UP = 1.01
+MAX_TOGETHER = 3
+# Sets of the fixes that win most by themselves are simulated: at most 6 pairs and 4 triples.
+MAX_CANDIDATES = 4
+# A set must be so much faster than the best smaller one to be worth another fix.
+MIN_MORE = 1.01
+# Both say how many layers, or micro-batches, a stage or replica has: what is to be pasted for one
+# contradicts the other.
+CONFLICTS = (
+    frozenset({"other-schedule", "resplit-stages"}),
+    frozenset({"other-schedule", "move-microbatches"}),
+)
 
-# Of several fixes of one cause the one that is tried first comes first.
+
+@dataclass(frozen=True, slots=True)
+class FixSet:
+    """Fixes that are made together, and the mean step in seconds with all of them."""
+
+    fixes: tuple[Fix, ...]
+    step_s: float
+
+    @property
+    def before_s(self) -> float:
+        """T, seconds."""
+        return self.fixes[0].before_s
+
+    @property
+    def speed_up(self) -> float:
+        """T / T_new."""
+        return self.before_s / self.step_s
+
+    @property
+    def gpu_hours_per_day(self) -> float:
+        """GPU-hours that a day of training needs less."""
+        return 24.0 * self.fixes[0].num_gpus * (1 - self.step_s / self.before_s)
+
+
+def best_together(case: AdviceCase, fixes: Sequence[Fix]) -> FixSet | None:
+    """The fastest set of two or three of the fixes; None if no set beats the best one by 1 %.
+
+    `fixes` are sorted: those that are to be considered first come first.
+    """
+    candidates, best = fixes[:MAX_CANDIDATES], None
+    limit_s = min((fix.step_s for fix in fixes), default=0.0)
+    for size in range(2, MAX_TOGETHER + 1):
+        found = [
+            FixSet(combination, case.step_s_with(*(fix.change for fix in combination)))
+            for combination in combinations(candidates, size)
+            if _fit_together(combination)
+        ]
+        fastest = min(found, key=lambda fix_set: fix_set.step_s, default=None)
+        if fastest is None or fastest.step_s * MIN_MORE > limit_s:
+            break
+        best, limit_s = fastest, fastest.step_s
+    return best
+
+
+def _fit_together(fixes: Sequence[Fix]) -> bool:
+    """Whether no two remove the same cause, contradict each other, or rebuild the pipeline."""
+    causes = [fix.cause for fix in fixes if fix.cause is not None]
+    names = {fix.name for fix in fixes}
+    return (
+        len(set(causes)) == len(causes)
+        and not any(conflict <= names for conflict in CONFLICTS)
+        and can_combine([fix.change for fix in fixes])
+    )
+
+
+# Of several fixes of one cause the one that is tried first comes first. Some need no cause: any
+# pipeline may have a large bubble, and whatever makes a rank late.
 METHODS: tuple[Method, ...] = (
     Method(replace_worker.NAME, replace_worker.CAUSES, replace_worker.replace_worker),
     Method(move_microbatches.NAME, move_microbatches.CAUSES, move_microbatches.move_microbatches),
     Method(resplit_stages.NAME, resplit_stages.CAUSES, resplit_stages.resplit_stages),
     Method(balance_sequences.NAME, balance_sequences.CAUSES, balance_sequences.balance_sequences),
     Method(pack_sequences.NAME, pack_sequences.CAUSES, pack_sequences.pack_sequences),
-    Method(planned_gc.NAME, planned_gc.CAUSES, planned_gc.planned_gc),
-    Method(repair_link.NAME, repair_link.CAUSES, repair_link.repair_link),
-    Method(other_schedule.NAME, other_schedule.CAUSES, other_schedule.other_schedule),
-    Method(straggl_ar.NAME, straggl_ar.CAUSES, straggl_ar.straggl_ar),
+    Method(removed_causes.PLANNED_GC, (GC_PAUSE,), removed_causes.planned_gc),
+    Method(removed_causes.REPAIR_LINK, removed_causes.NETWORK_CAUSES, removed_causes.repair_link),
+    Method(other_schedule.NAME, (), other_schedule.other_schedule),
+    Method(straggl_ar.NAME, (), straggl_ar.straggl_ar),
     Method(balance_experts.NAME, balance_experts.CAUSES, balance_experts.balance_experts),
-    Method(backup_tasks.NAME, backup_tasks.CAUSES, backup_tasks.backup_tasks),
+    Method(replace_worker.BACKUP_TASKS, replace_worker.CAUSES, replace_worker.backup_tasks),
 )
 
 

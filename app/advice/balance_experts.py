@@ -7,15 +7,15 @@ trace has the loads of experts, so they and their share of the computing time ar
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from heapq import heapify, heappop, heapreplace
 from math import isfinite
 
 from app.advice.change import Change
-from app.advice.fix import AdviceCase, Fix, Need, NotOffered, Paste, confidence_of, restart_needs
+from app.advice.fix import AdviceCase, Fix, Need, NotOffered, Paste
 from app.engine.questions.edits import Edit, Factor, Selection
 from app.errors import InvalidRequest
-from app.result import causes
+from app.result.causes import EXPERT_IMBALANCE
 from app.trace.ops import COMPUTE_STREAM, OpKind
 
 # Numbers of copies that are tried.
@@ -128,7 +128,7 @@ def _check(loads: Sequence[float], num_ranks: int) -> None:
 
 
 NAME = "balance-experts"
-CAUSES = (causes.EXPERT_IMBALANCE,)
+CAUSES = (EXPERT_IMBALANCE,)
 # Memory of one more expert on each rank.
 COPIES_PER_RANK = 1
 # Below, batches differ by more from step to step.
@@ -160,50 +160,33 @@ def balance_experts(case: AdviceCase) -> Fix | NotOffered:
             f"{figures}, {after.imbalance:.2f} with another placement; what that wins is not known",
             (Need("the experts' share of forward and backward, 0 to 1", "expert_share"),),
         )
-    found = case.findings(*CAUSES)
-    cause = found[0].cause if found else None
-    return _fix(case, (before, after), facts.expert_share, cause)
-
-
-def _fix(
-    case: AdviceCase,
-    placements: tuple[ExpertPlacement, ExpertPlacement],
-    share: float,
-    cause: str | None,
-) -> Fix | NotOffered:
-    before, after = placements
     names = _passes(case)
     if not names:
         return NotOffered(NAME, "forward and backward computations are not recorded")
-    factor = 1 - share * (1 - after.imbalance / before.imbalance)
+    factor = 1 - facts.expert_share * (1 - after.imbalance / before.imbalance)
     change = Change(edits=(Edit(Factor(factor), Selection(op_types=names)),))
     step_s = case.step_s_with(change)
     if step_s >= case.step_s:
         return NotOffered(NAME, "the experts' computations are not what the step waits for")
     num_copies = sum(after.copies) - len(after.copies)
-    return Fix(
-        name=NAME,
-        title=(
-            f"Move experts, with {num_copies} copies of hot ones: "
-            f"imbalance {before.imbalance:.2f} to {after.imbalance:.2f}"
-        ),
-        before_s=case.step_s,
+    fix = case.fix(
+        NAME,
+        f"Move experts, with {num_copies} copies of hot ones: "
+        f"imbalance {before.imbalance:.2f} to {after.imbalance:.2f}",
         step_s=step_s,
         # Loads differ from step to step: at worst nothing is won.
         step_range_s=(step_s, case.step_s),
-        num_gpus=case.num_gpus,
-        confidence=0.5 * confidence_of(case),
+        certainty=0.5,
         risk=(
             f"Each rank needs memory for {COPIES_PER_RANK} more expert, and copies sum their "
             "gradients. Loads move during training: measure them again before each placement."
         ),
-        stops_job=True,
-        cause=cause,
         change=change,
-        stop_minutes=case.facts.stop_minutes,
         paste=(Paste("Experts of each expert-parallel rank, as JSON", _as_json(after)),),
-        needs=restart_needs(case),
+        needs=case.restart_needs(),
     )
+    # The loads are what was told, not what was found: neither confidence nor onset are its.
+    return replace(fix, cause=EXPERT_IMBALANCE if case.findings(EXPERT_IMBALANCE) else None)
 
 
 def _passes(case: AdviceCase) -> tuple[str, ...]:

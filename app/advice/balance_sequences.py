@@ -13,10 +13,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from app.advice.change import Change, ChangedDurations
-from app.advice.fix import AdviceCase, Fix, Need, NotOffered, Paste, confidence_of, restart_needs
+from app.advice.fix import MIN_SPEED_UP, AdviceCase, Fix, Need, NotOffered, Paste
 from app.advice.replace_worker import CAUSES as SLOW_WORKER
 from app.advice.replace_worker import Worker, culprit_workers
-from app.advice.sequences.balance import CostModel, longest_first, random_order
+from app.advice.sequences.balance import ASSIGN, CostModel, longest_first, random_order
 from app.advice.sequences.microbatch_work import (
     MicrobatchWork,
     SentLengths,
@@ -24,14 +24,12 @@ from app.advice.sequences.microbatch_work import (
     microbatch_work,
     sent_lengths,
 )
-from app.advice.sequences.pasted import ASSIGN
 from app.engine.what_if import Replayer
 from app.result import causes
 from app.trace.window import Floats, Ints
 
 NAME = "balance-sequences"
 CAUSES = (causes.SEQUENCE_IMBALANCE,)
-MIN_SPEED_UP = 1.01
 # Random orders that are simulated, fewer where the window is so large that one takes long.
 NUM_ORDERS = 5
 _OPS_OF_ALL_ORDERS = 5_000_000
@@ -48,29 +46,23 @@ def balance_sequences(case: AdviceCase) -> Fix | NotOffered:
         return NotOffered(NAME, "the job has one dp rank, and none to move sequences to")
     slow = slow_workers(case)
     works = [_balanced(case, group, slow) for group in case.replay.groups]
-    known = [each for each in works if each is not None]
+    known = [steps for steps in works if steps is not None]
     if len(known) < len(works):
         return NotOffered(NAME, "the micro-batches' computations are not recorded on every stage")
-    if all(each.work.microbatches.size == 1 for each in known):
+    if all(steps.work.microbatches.size == 1 for steps in known):
         return NotOffered(NAME, "each dp rank has one micro-batch a step: there is none to swap")
-    predicted = _predicted(case, known)
-    if case.step_s / predicted.step_s < MIN_SPEED_UP:
+    step_s, step_range_s, change = _predicted(case, tuple(known))
+    if case.step_s / step_s < MIN_SPEED_UP:
         return NotOffered(NAME, "another assignment to dp ranks is not faster by 1 %")
-    return Fix(
-        name=NAME,
-        title="Give each dp rank the same work: longest sequences first, to the least loaded",
-        before_s=case.step_s,
-        step_s=predicted.step_s,
-        step_range_s=predicted.step_range_s,
-        num_gpus=case.num_gpus,
-        confidence=confidence_of(case, found[0]),
+    return case.fix(
+        NAME,
+        "Give each dp rank the same work: longest sequences first, to the least loaded",
+        step_s=step_s,
+        step_range_s=step_range_s,
         risk="Predicted for random order within a rank: another order differs by some points. "
         "A step's samples are the same, on other ranks.",
-        stops_job=True,
-        change=predicted.change,
-        cause=found[0].cause,
-        stop_minutes=case.facts.stop_minutes,
-        elapsed=case.since_onset(found[0]),
+        change=change,
+        finding=found[0],
         paste=_pastes(case, known),
         needs=_needs(case, known),
     )
@@ -120,36 +112,22 @@ def _balanced(case: AdviceCase, group: Replayer, slow: set[Worker]) -> BalancedS
     return BalancedSteps(group, work, sent, costs, longest_first(flat, by_step.shape[0]))
 
 
-@dataclass(frozen=True, slots=True)
-class _Predicted:
-    step_s: float
-    step_range_s: tuple[float, float]
-    change: Change
+def _predicted(
+    case: AdviceCase, balanced: tuple[BalancedSteps, ...]
+) -> tuple[float, tuple[float, float], Change]:
+    """Seconds of a step and their range, and the change in the order nearest to that mean.
 
-
-def _predicted(case: AdviceCase, balanced: Sequence[BalancedSteps]) -> _Predicted:
-    """Mean over random orders; the range adds two standard errors of the mean over steps."""
+    Mean over random orders; the range adds two standard errors of the mean over steps.
+    """
     num_orders = min(NUM_ORDERS, max(1, _OPS_OF_ALL_ORDERS // case.replay.size))
-    step_s = np.array([_step_times(balanced, seed) for seed in range(num_orders)])
+    reassigned = [_Reassignment(balanced, seed) for seed in range(num_orders)]
+    step_s = np.array([reassignment.step_times() for reassignment in reassigned])
     of_order = step_s.mean(axis=1)
     mean_s = float(of_order.mean())
     error_s = 2 * float(step_s.mean(axis=0).std()) / np.sqrt(step_s.shape[1])
     nearest = int(np.abs(of_order - mean_s).argmin())
-    return _Predicted(
-        mean_s,
-        (float(of_order.min() - error_s), float(of_order.max() + error_s)),
-        Change(reassign=_Reassignment(tuple(balanced), nearest)),
-    )
-
-
-def _step_times(balanced: Sequence[BalancedSteps], seed: int) -> Floats:
-    """[steps], seconds, with one random order; steps of one structure after the other."""
-    reassign, found = _Reassignment(tuple(balanced), seed), []
-    for each in balanced:
-        durations = ChangedDurations(each.group)
-        reassign(durations)
-        found.append(durations.step_times())
-    return np.concatenate(found)
+    step_range_s = float(of_order.min() - error_s), float(of_order.max() + error_s)
+    return mean_s, step_range_s, Change(reassign=reassigned[nearest])
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -160,9 +138,18 @@ class _Reassignment:
     seed: int
 
     def __call__(self, durations: ChangedDurations) -> None:
-        for number, each in enumerate(self.balanced):
-            if each.group is durations.group:
-                each.reassign(durations, np.random.default_rng([self.seed, number]))
+        for number, steps in enumerate(self.balanced):
+            if steps.group is durations.group:
+                steps.reassign(durations, np.random.default_rng([self.seed, number]))
+
+    def step_times(self) -> Floats:
+        """[steps], seconds; steps of one structure after the other."""
+        found = []
+        for steps in self.balanced:
+            durations = ChangedDurations(steps.group)
+            self(durations)
+            found.append(durations.step_times())
+        return np.concatenate(found)
 
 
 def sampler_code(costs: CostModel | None) -> str:
@@ -181,7 +168,7 @@ def sampler_code(costs: CostModel | None) -> str:
 
 
 def _pastes(case: AdviceCase, balanced: Sequence[BalancedSteps]) -> tuple[Paste, ...]:
-    costs = next((each.costs for each in balanced if each.costs is not None), None)
+    costs = next((steps.costs for steps in balanced if steps.costs is not None), None)
     found = [Paste("PyTorch: assignment in the sampler", sampler_code(costs))]
     if megatron := _megatron(case, balanced):
         found.append(
@@ -190,8 +177,7 @@ def _pastes(case: AdviceCase, balanced: Sequence[BalancedSteps]) -> tuple[Paste,
                 megatron,
             )
         )
-    slowest = _slowest_step(case, balanced)
-    if slowest is not None:
+    if slowest := _slowest_step(case, balanced):
         found.append(slowest)
     found.append(
         Paste(
@@ -236,8 +222,8 @@ def _slowest_step(case: AdviceCase, balanced: Sequence[BalancedSteps]) -> Paste 
 
 def _needs(case: AdviceCase, balanced: Sequence[BalancedSteps]) -> tuple[Need, ...]:
     needs = []
-    if any(each.sent is None for each in balanced):
+    if any(steps.sent is None for steps in balanced):
         needs.append(Need("sequence lengths (tokens= and seq_len_sq= of the recorder)"))
     elif case.replay.window.job.parallelism.pp_size == 1 and not _megatron(case, balanced):
         needs.append(Need("tokens of each micro-batch (tokens= of the recorder)"))
-    return (*needs, *restart_needs(case))
+    return (*needs, *case.restart_needs())

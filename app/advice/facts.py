@@ -1,7 +1,83 @@
-"""The owner's facts as the command line and the API take them: their limits, a layout as text."""
+"""The owner's facts, and how the command line and the API take them: limits, lists as text."""
 
-from app.advice.fix import Facts, Scheduler
+from dataclasses import dataclass
+from math import sqrt
+from typing import Literal
+
 from app.errors import InvalidRequest
+
+Scheduler = Literal["slurm", "kubernetes"]
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What no trace has and only the job's owner knows; None where it was not said.
+
+    `layers` are transformer layers of the whole model. A restart costs `restart_minutes`, and half
+    of `checkpoint_minutes`, the time between checkpoints, of work done again. Where that time is
+    not said, it is Daly's, if writing one takes `checkpoint_save_minutes` and the job fails once in
+    `mtbf_hours`. `expert_loads` are tokens of each expert of a layer, `expert_share` the experts'
+    share of forward and backward. `document_lengths` are tokens of the data set's documents in the
+    order of loading, `max_tokens` those that a micro-batch may have.
+    """
+
+    layers: int | None = None
+    layers_by_stage: tuple[int, ...] | None = None
+    scheduler: Scheduler | None = None
+    restart_minutes: float | None = None
+    checkpoint_minutes: float | None = None
+    checkpoint_save_minutes: float | None = None
+    mtbf_hours: float | None = None
+    expert_loads: tuple[float, ...] | None = None
+    expert_share: float | None = None
+    document_lengths: tuple[int, ...] | None = None
+    max_tokens: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.expert_share is not None and not 0 <= self.expert_share <= 1:
+            raise InvalidRequest(
+                f"the experts' share of forward and backward is {self.expert_share}: give 0 to 1"
+            )
+
+    @property
+    def interval_minutes(self) -> float | None:
+        """Minutes between checkpoints: as said, or the best interval; None if not known."""
+        if self.checkpoint_minutes is not None:
+            return self.checkpoint_minutes
+        if self.checkpoint_save_minutes is None or self.mtbf_hours is None:
+            return None
+        return daly_interval(self.checkpoint_save_minutes, 60 * self.mtbf_hours)
+
+    @property
+    def stop_minutes(self) -> float | None:
+        """Expected minutes that one restart costs; None unless both parts are known.
+
+        The restart, and half an interval of work done again, as it comes at any moment.
+        """
+        interval = self.interval_minutes
+        if self.restart_minutes is None or interval is None:
+            return None
+        return self.restart_minutes + interval / 2
+
+
+# Daly's expansion holds below; from there on a checkpoint is written once in M.
+_LARGEST_COST = 2.0
+
+
+def daly_interval(checkpoint: float, mtbf: float) -> float:
+    """Computing time between two checkpoints that loses least, in the unit of the arguments.
+
+        sqrt(2 delta M) (1 + sqrt(x) / 3 + x / 9) - delta, with x = delta / (2 M)
+
+    M where delta is 2 M or more. Failures are a Poisson process with mean time M between them
+    (`mtbf`); delta is what one checkpoint costs. Both are above 0. Source: Daly 2006, "A higher
+    order estimate of the optimum checkpoint interval".
+    """
+    if checkpoint >= _LARGEST_COST * mtbf:
+        return mtbf
+    x = checkpoint / (2 * mtbf)
+    return sqrt(2 * checkpoint * mtbf) * (1 + sqrt(x) / 3 + x / 9) - checkpoint
+
 
 # Characters of lists as text: all of them fit into one request line.
 MAX_LAYOUT_CHARS, MAX_LIST_CHARS = 2048, 4096

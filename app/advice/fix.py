@@ -7,148 +7,24 @@ delays are in neither.
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Literal
 
 import numpy as np
 
 from app.advice.change import Change, mean_step_s
-from app.advice.models.checkpoints import daly_interval, restart_cost
-from app.advice.pipeline.rebuilt_pipeline import RebuiltPipeline, rebuilt_pipeline
-from app.advice.pipeline.recorded_pipeline import NotRebuilt
+from app.advice.facts import Facts
+from app.advice.rebuilt_pipeline import RebuiltPipeline, rebuilt_pipeline
+from app.advice.recorded_pipeline import NotRebuilt
 from app.diagnosis.diagnose import diagnose
 from app.diagnosis.job_history import History
 from app.diagnosis.repair import Repair
 from app.engine.replays import WindowReplay
 from app.engine.report import analyse_replay
-from app.errors import InvalidRequest
 from app.result.figures import MAX_DISCREPANCY
 from app.result.finding import Finding
 from app.result.window_result import WindowResult
 
-Scheduler = Literal["slurm", "kubernetes"]
-
-
-@dataclass(frozen=True, slots=True)
-class Facts:
-    """What no trace has and only the job's owner knows; None where it was not said.
-
-    `layers` are transformer layers of the whole model. A restart costs `restart_minutes`, and half
-    of `checkpoint_minutes`, the time between checkpoints, of work done again. Where that time is
-    not said, it is Daly's, if writing one takes `checkpoint_save_minutes` and the job fails once in
-    `mtbf_hours`. `expert_loads` are tokens of each expert of a layer, `expert_share` the experts'
-    share of forward and backward. `document_lengths` are tokens of the data set's documents in the
-    order of loading, `max_tokens` those that a micro-batch may have.
-    """
-
-    layers: int | None = None
-    layers_by_stage: tuple[int, ...] | None = None
-    scheduler: Scheduler | None = None
-    restart_minutes: float | None = None
-    checkpoint_minutes: float | None = None
-    checkpoint_save_minutes: float | None = None
-    mtbf_hours: float | None = None
-    expert_loads: tuple[float, ...] | None = None
-    expert_share: float | None = None
-    document_lengths: tuple[int, ...] | None = None
-    max_tokens: int | None = None
-
-    def __post_init__(self) -> None:
-        if self.expert_share is not None and not 0 <= self.expert_share <= 1:
-            raise InvalidRequest(
-                f"the experts' share of forward and backward is {self.expert_share}: give 0 to 1"
-            )
-
-    @property
-    def interval_minutes(self) -> float | None:
-        """Minutes between checkpoints: as said, or the best interval; None if not known."""
-        if self.checkpoint_minutes is not None:
-            return self.checkpoint_minutes
-        if self.checkpoint_save_minutes is None or self.mtbf_hours is None:
-            return None
-        return daly_interval(self.checkpoint_save_minutes, 60 * self.mtbf_hours)
-
-    @property
-    def stop_minutes(self) -> float | None:
-        """Expected minutes that one restart costs; None unless both parts are known."""
-        interval = self.interval_minutes
-        if self.restart_minutes is None or interval is None:
-            return None
-        return restart_cost(self.restart_minutes, interval)
-
-
-@dataclass(frozen=True)
-class AdviceCase:
-    """One analysed window: its replay, its result (with findings) and the owner's facts.
-
-    `known_repairs` are those of the diagnosis that made the findings; without them the window is
-    diagnosed once more where a fix asks for one.
-    """
-
-    replay: WindowReplay
-    result: WindowResult
-    facts: Facts = field(default_factory=Facts)
-    known_repairs: Mapping[str, Repair] | None = None
-
-    @cached_property
-    def step_s(self) -> float:
-        """T, seconds: mean simulated step time."""
-        return float(self.replay.simulated_s.mean())
-
-    @cached_property
-    def num_gpus(self) -> int:
-        """GPUs of the job."""
-        return self.replay.window.job.num_gpus
-
-    @property
-    def discrepancy(self) -> float:
-        """Of the replay; where it is not known, all advice is withheld."""
-        return self.result.fidelity.discrepancy or 0.0
-
-    def findings(self, *causes: str) -> list[Finding]:
-        """Findings of these causes, the most costly first; none where the verdict is withheld."""
-        return [finding for finding in self.result.findings or () if finding.cause in causes]
-
-    def step_s_with(self, *changes: Change) -> float:
-        """Seconds: the mean step with these changes, simulated together.
-
-        Raises:
-            InvalidRequest: an edit selects nothing.
-        """
-        return mean_step_s(self.replay, changes)
-
-    def repair(self, cause: str) -> Repair | None:
-        """Durations without a found cause; None where the cause has nothing to replay."""
-        return self._repairs.get(cause)
-
-    @cached_property
-    def _repairs(self) -> Mapping[str, Repair]:
-        if self.known_repairs is not None:
-            return self.known_repairs
-        return diagnose(self.replay, analyse_replay(self.replay), History()).repairs
-
-    @cached_property
-    def pipeline(self) -> RebuiltPipeline | NotRebuilt:
-        """The job as it can be simulated with another pipeline, or why it cannot."""
-        return rebuilt_pipeline(self.replay.groups)
-
-    def since_onset(self, finding: Finding) -> "Elapsed":
-        """How long the finding has lasted, or at least, where it has no onset: it began earlier.
-
-        Gains are of the window's mean step, healthy ones included, so at least the whole window
-        counts.
-        """
-        steps, onset = self.replay.steps, finding.onset_step
-        first = steps[0] if onset is None else min(onset, steps[0])
-        seconds = (steps[-1] + 1 - first) * float(self.replay.recorded_s.mean())
-        return Elapsed(seconds / 60, is_at_least=onset is None)
-
-    @cached_property
-    def step_error_s(self) -> float:
-        """Seconds: two standard errors of the mean simulated step, as steps differ."""
-        simulated_s = self.replay.simulated_s
-        if simulated_s.size < 2:
-            return 0.0
-        return 2 * float(simulated_s.std(ddof=1)) / float(np.sqrt(simulated_s.size))
+# A fix that wins less is within the noise of a prediction, and not worth a restart.
+MIN_SPEED_UP = 1.01
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,7 +77,6 @@ class Fix:
     num_gpus: int
     confidence: float
     risk: str
-    stops_job: bool
     change: Change
     cause: str | None = None
     paste: tuple[Paste, ...] = ()
@@ -209,6 +84,7 @@ class Fix:
     stop_minutes: float | None = None
     elapsed: Elapsed | None = None
     microbatches: int | None = None
+    stops_job: bool = True
 
     @property
     def speed_up(self) -> float:
@@ -281,6 +157,131 @@ class NotOffered:
     needs: tuple[Need, ...] = ()
 
 
+@dataclass(frozen=True)
+class AdviceCase:
+    """One analysed window: its replay, its result (with findings) and the owner's facts.
+
+    `known_repairs` are those of the diagnosis that made the findings; without them the window is
+    diagnosed once more where a fix asks for one.
+    """
+
+    replay: WindowReplay
+    result: WindowResult
+    facts: Facts = field(default_factory=Facts)
+    known_repairs: Mapping[str, Repair] | None = None
+
+    @cached_property
+    def step_s(self) -> float:
+        """T, seconds: mean simulated step time."""
+        return float(self.replay.simulated_s.mean())
+
+    @cached_property
+    def num_gpus(self) -> int:
+        """GPUs of the job."""
+        return self.replay.window.job.num_gpus
+
+    @property
+    def discrepancy(self) -> float:
+        """Of the replay; where it is not known, all advice is withheld."""
+        return self.result.fidelity.discrepancy or 0.0
+
+    def findings(self, *causes: str) -> list[Finding]:
+        """Findings of these causes, the most costly first; none where the verdict is withheld."""
+        return [finding for finding in self.result.findings or () if finding.cause in causes]
+
+    def step_s_with(self, *changes: Change) -> float:
+        """Seconds: the mean step with these changes, simulated together.
+
+        Raises:
+            InvalidRequest: an edit selects nothing.
+        """
+        return mean_step_s(self.replay, changes)
+
+    def repair(self, cause: str) -> Repair | None:
+        """Durations without a found cause; None where the cause has nothing to replay."""
+        return self._repairs.get(cause)
+
+    @cached_property
+    def _repairs(self) -> Mapping[str, Repair]:
+        if self.known_repairs is not None:
+            return self.known_repairs
+        return diagnose(self.replay, analyse_replay(self.replay), History()).repairs
+
+    @cached_property
+    def pipeline(self) -> RebuiltPipeline | NotRebuilt:
+        """The job as it can be simulated with another pipeline, or why it cannot."""
+        return rebuilt_pipeline(self.replay.groups)
+
+    def since_onset(self, finding: Finding) -> Elapsed:
+        """How long the finding has lasted, or at least, where it has no onset: it began earlier.
+
+        Gains are of the window's mean step, healthy ones included, so at least the whole window
+        counts.
+        """
+        steps, onset = self.replay.steps, finding.onset_step
+        first = steps[0] if onset is None else min(onset, steps[0])
+        seconds = (steps[-1] + 1 - first) * float(self.replay.recorded_s.mean())
+        return Elapsed(seconds / 60, is_at_least=onset is None)
+
+    @cached_property
+    def step_error_s(self) -> float:
+        """Seconds: two standard errors of the mean simulated step, as steps differ."""
+        simulated_s = self.replay.simulated_s
+        if simulated_s.size < 2:
+            return 0.0
+        return 2 * float(simulated_s.std(ddof=1)) / float(np.sqrt(simulated_s.size))
+
+    def fix(
+        self,
+        name: str,
+        title: str,
+        *,
+        step_s: float,
+        step_range_s: tuple[float, float],
+        change: Change,
+        risk: str,
+        finding: Finding | None = None,
+        certainty: float = 1.0,
+        paste: tuple[Paste, ...] = (),
+        needs: tuple[Need, ...] = (),
+        microbatches: int | None = None,
+    ) -> Fix:
+        """A fix of this job that removes `finding`, if any; see `Fix`.
+
+        Its confidence, 0..1, is that of the finding times `certainty`, and less where the replay is
+        far off: half at the limit of fidelity.
+        """
+        found = certainty * (1.0 if finding is None else finding.confidence)
+        return Fix(
+            name=name,
+            title=title,
+            before_s=self.step_s,
+            step_s=step_s,
+            step_range_s=step_range_s,
+            num_gpus=self.num_gpus,
+            confidence=found * max(0.0, 1 - 0.5 * self.discrepancy / MAX_DISCREPANCY),
+            risk=risk,
+            change=change,
+            cause=None if finding is None else finding.cause,
+            paste=paste,
+            needs=needs,
+            stop_minutes=self.facts.stop_minutes,
+            elapsed=None if finding is None else self.since_onset(finding),
+            microbatches=microbatches,
+        )
+
+    def restart_needs(self) -> tuple[Need, ...]:
+        """What is needed to say when a restart pays; nothing if it is known."""
+        needs = []
+        if self.facts.restart_minutes is None:
+            needs.append(
+                Need("minutes that a restart takes until the next step", "restart_minutes")
+            )
+        if self.facts.interval_minutes is None:
+            needs.append(Need("minutes between two checkpoints", "checkpoint_minutes"))
+        return tuple(needs)
+
+
 @dataclass(frozen=True, slots=True)
 class Method:
     """One fix: its name, the causes that it removes, and how it is predicted.
@@ -291,22 +292,3 @@ class Method:
     name: str
     causes: tuple[str, ...]
     predict: Callable[[AdviceCase], Fix | NotOffered]
-
-
-def restart_needs(case: AdviceCase) -> tuple[Need, ...]:
-    """What is needed to say when a restart pays; nothing if it is known."""
-    needs = []
-    if case.facts.restart_minutes is None:
-        needs.append(Need("minutes that a restart takes until the next step", "restart_minutes"))
-    if case.facts.interval_minutes is None:
-        needs.append(Need("minutes between two checkpoints", "checkpoint_minutes"))
-    return tuple(needs)
-
-
-def confidence_of(case: AdviceCase, finding: Finding | None = None) -> float:
-    """Confidence of a prediction, 0..1: that of its finding, less where the replay is far off.
-
-    It falls to half at the limit of fidelity.
-    """
-    found = 1.0 if finding is None else finding.confidence
-    return found * max(0.0, 1 - 0.5 * case.discrepancy / MAX_DISCREPANCY)

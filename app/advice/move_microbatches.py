@@ -11,9 +11,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from app.advice.fix import AdviceCase, Fix, Need, NotOffered, Paste, confidence_of, restart_needs
-from app.advice.pipeline.rebuilt_pipeline import RebuiltPipeline, rebuilt_change
-from app.advice.pipeline.recorded_pipeline import NotRebuilt
+from app.advice.fix import MIN_SPEED_UP, AdviceCase, Fix, Need, NotOffered, Paste
+from app.advice.rebuilt_pipeline import RebuiltPipeline, rebuilt_change
+from app.advice.recorded_pipeline import NotRebuilt
 from app.advice.replace_worker import culprit_workers
 from app.errors import InvalidRequest
 from app.result import causes
@@ -68,8 +68,6 @@ def largest_time_s(
 
 NAME = "move-microbatches"
 CAUSES = (causes.SLOW_WORKER,)
-# A smaller gain is within the noise of a prediction, and not worth a restart.
-MIN_SPEED_UP = 1.01
 # Neighbours of the counts that the simulator tries, at most; none for pipelines of so many
 # operations, where they take too long, and one micro-batch of many matters least.
 MAX_TRIES, MAX_TRIED_OPS = 4, 2000
@@ -105,25 +103,19 @@ def move_microbatches(case: AdviceCase) -> Fix | NotOffered:
         return NotOffered(NAME, "no other numbers of micro-batches are faster by 1 %")
     by_step = model.counts_s(counts) / model.as_is_s
     schedule = model.recorded.schedule.name if sizes.pp_size > 1 else None
-    return Fix(
-        name=NAME,
-        title=_title(model, counts),
-        before_s=case.step_s,
+    return case.fix(
+        NAME,
+        _title(model, counts),
         step_s=step_s,
         step_range_s=(
             min(step_s, case.step_s * float(by_step.min())),
             max(step_s, case.step_s * float(by_step.max())),
         ),
-        num_gpus=case.num_gpus,
-        confidence=confidence_of(case, found[0]),
         risk=_risk(model, counts),
-        stops_job=True,
         change=change,
-        cause=found[0].cause,
-        stop_minutes=case.facts.stop_minutes,
-        elapsed=case.since_onset(found[0]),
+        finding=found[0],
         paste=pastes(counts, schedule, takes=torch_takes(schedule, counts, sizes.pp_size)),
-        needs=(*_schedule_needs(schedule, counts, sizes.pp_size), *restart_needs(case)),
+        needs=(*_schedule_needs(schedule, counts, sizes.pp_size), *case.restart_needs()),
     )
 
 

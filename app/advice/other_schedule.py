@@ -15,14 +15,15 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from app.advice.fix import AdviceCase, Fix, Need, NotOffered, Paste, confidence_of, restart_needs
-from app.advice.pipeline.rebuilt_pipeline import (
+from app.advice.fix import AdviceCase, Fix, Need, NotOffered, Paste
+from app.advice.rebuilt_pipeline import (
     Rebuilt,
     RebuiltPipeline,
+    no_once_delays,
     rebuilt_change,
     step_s_of_variants,
 )
-from app.advice.pipeline.recorded_pipeline import NotRebuilt
+from app.advice.recorded_pipeline import NotRebuilt
 from app.synth.drawing import DrawnSteps
 from app.synth.schedules import Interleaved, ZeroBubble
 from app.trace.window import Floats
@@ -73,10 +74,7 @@ def with_chunks(job: Rebuilt, chunk_shares: Floats) -> Rebuilt:
             forward_transfer_s=_with_wrap(drawn.forward_transfer_s, 0, chunks),
             backward_transfer_s=_with_wrap(drawn.backward_transfer_s, -1, chunks),
             once_s=once_s,
-            once_delay_s={
-                name: np.zeros((chunk_shares.shape[0], each.shape[1], 1, 1))
-                for name, each in once_s.items()
-            },
+            once_delay_s=no_once_delays(once_s, chunk_shares.shape[0]),
         ),
     )
 
@@ -133,8 +131,6 @@ def end_heavy_shares(stage_s: Floats, chunks: int) -> Floats:
 
 
 NAME = "other-schedule"
-# It needs no cause: any pipeline may have a large bubble.
-CAUSES: tuple[str, ...] = ()
 # Gain of the cautious end of a range from which a fix is worth a restart and a check of memory.
 MIN_GAIN = 0.03
 # Model chunks on a stage, the first that can be dealt out: 4 leave half as much bubble as 2.
@@ -220,20 +216,16 @@ def fix_of_option(case: AdviceCase, model: RebuiltPipeline, option: Option) -> F
     """The option as a fix."""
     variants_s = step_s_of_variants(option.variants(model)).mean(axis=1)
     times_s = (case.step_s * variants_s / model.as_is_s.mean()).tolist()
-    return Fix(
-        name=NAME,
-        title=option.title,
-        before_s=case.step_s,
+    return case.fix(
+        NAME,
+        option.title,
         step_s=times_s[0],
         step_range_s=(min(times_s), max(times_s)),
-        num_gpus=case.num_gpus,
-        confidence=CONFIDENCE * confidence_of(case),
+        certainty=CONFIDENCE,
         risk=option.risk,
-        stops_job=True,
         change=rebuilt_change(model, lambda now: option.variants(now)[0].step_s()),
-        stop_minutes=case.facts.stop_minutes,
         paste=option.paste,
-        needs=(*option.needs, *_needs(case), *restart_needs(case)),
+        needs=(*option.needs, *_needs(case), *case.restart_needs()),
         microbatches=option.microbatches,
     )
 

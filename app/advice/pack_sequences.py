@@ -10,13 +10,12 @@ them, and giving the recorded micro-batches that work; all work together stays t
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 
 from app.advice.balance_sequences import slow_workers
 from app.advice.change import Change, ChangedDurations
-from app.advice.fix import AdviceCase, Fix, Need, NotOffered, Paste, confidence_of, restart_needs
+from app.advice.fix import MIN_SPEED_UP, AdviceCase, Fix, Need, NotOffered, Paste
 from app.advice.sequences.balance import longest_first, random_order
 from app.advice.sequences.microbatch_work import (
     MicrobatchWork,
@@ -25,14 +24,15 @@ from app.advice.sequences.microbatch_work import (
     sent_lengths,
 )
 from app.advice.sequences.packing import (
+    PACKER,
     OutlierPacker,
     Workload,
     choose_thresholds,
     flat,
     loader_batches,
 )
-from app.advice.sequences.pasted import CHOOSE_SHARDING, PACKER
 from app.advice.sequences.sharding import (
+    CHOOSE_SHARDING,
     AttentionKernel,
     Sharding,
     choose_sharding,
@@ -44,7 +44,6 @@ from app.trace.window import Floats
 
 NAME = "pack-sequences"
 CAUSES = (causes.SEQUENCE_IMBALANCE,)
-MIN_SPEED_UP = 1.01
 NUM_QUEUES = 2
 # Given lengths are those of the job if their squares per token are within this factor of its own.
 MAX_OTHER_LENGTHS = 1.25
@@ -56,6 +55,7 @@ MAX_PACKED = 2_000_000
 LENGTHS_NEEDED = Need(
     "document lengths of the data set, in tokens, in the order of loading", "document_lengths"
 )
+LENGTHS_SENT = Need("micro-batches' tokens and squared lengths (tokens=, seq_len_sq= of recorders)")
 MEMORY_NEEDED = Need(
     "the most tokens of a micro-batch that memory allows: more than the context window",
     "max_tokens",
@@ -87,23 +87,17 @@ def pack_sequences(case: AdviceCase) -> Fix | NotOffered:
     step_s, perfect_s = case.step_s_with(change), job.perfect_step_s(case)
     if case.step_s / step_s < MIN_SPEED_UP:
         return NotOffered(NAME, "packed micro-batches are not faster by 1 %")
-    return Fix(
-        name=NAME,
-        title="Pack documents into micro-batches of the same work, and delay the longest",
-        before_s=case.step_s,
+    return case.fix(
+        NAME,
+        "Pack documents into micro-batches of the same work, and delay the longest",
         step_s=step_s,
         step_range_s=(min(step_s, perfect_s), max(step_s, 2 * step_s - perfect_s)),
-        num_gpus=case.num_gpus,
-        confidence=confidence_of(case, found[0]),
         risk=f"Micro-batches have up to {max_tokens} tokens and differ in length, which pipeline "
         "and memory must allow. Long documents are trained on some steps later.",
-        stops_job=True,
         change=change,
-        cause=found[0].cause,
-        stop_minutes=case.facts.stop_minutes,
-        elapsed=case.since_onset(found[0]),
+        finding=found[0],
         paste=_pastes(case, packing),
-        needs=restart_needs(case),
+        needs=case.restart_needs(),
     )
 
 
@@ -153,11 +147,7 @@ def _job(case: AdviceCase) -> _Job | NotOffered:
         return NotOffered(
             NAME,
             "what a micro-batch's tokens and their squares cost is not known",
-            (
-                Need(
-                    "micro-batches' tokens and squared lengths (tokens=, seq_len_sq= of recorders)"
-                ),
-            ),
+            (LENGTHS_SENT,),
         )
     tokens = float(lengths.tokens.mean())
     # A part that did not vary with tokens is of matrices, too: all but attention grows with them.
@@ -260,35 +250,33 @@ def _pastes(case: AdviceCase, packing: _Packing) -> tuple[Paste, ...]:
     )
     found = [Paste("Python: packer for the loader, of all dp ranks' micro-batches", code)]
     if cp_size > 1:
-        sharding = _sharding(packing, cp_size)
+        per_document, speed_up = _sharding(packing, cp_size)
         label = (
-            f"Python: context-parallel sharding, {sharding.per_document:.0%} of micro-batches per "
-            f"document: attention {sharding.speed_up:.2f}x as fast, by a model of its kernel"
+            f"Python: context-parallel sharding, {per_document:.0%} of micro-batches per "
+            f"document: attention {speed_up:.2f}x as fast, by a model of its kernel"
         )
         found.append(Paste(label, CHOOSE_SHARDING.format(cp_size=cp_size)))
     return tuple(found)
 
 
-class _Sharding(NamedTuple):
-    """Share of micro-batches sharded per document, and speed-up over none: of attention alone."""
+def _sharding(packing: _Packing, cp_size: int) -> tuple[float, float]:
+    """Share of micro-batches sharded per document, and speed-up over none: of attention alone.
 
-    per_document: float
-    speed_up: float
-
-
-def _sharding(packing: _Packing, cp_size: int) -> _Sharding:
-    """Choices for packed micro-batches, judged by the simulated kernel on the slowest rank."""
+    Choices for packed micro-batches, judged by the simulated kernel on the slowest rank.
+    """
     number, job = min(packing.job.num_microbatches, _SAMPLE_MICROBATCHES), packing.job
     packer = OutlierPacker(job.workload, number, packing.max_tokens, packing.thresholds)
     source = _endless(packing.lengths, np.random.default_rng(0))
     batches = flat(loader_batches(source, _WARM_UP_STEPS, number, job.window_tokens))
-    packed = [[doc.tokens for doc in each] for batch in batches for each in packer.pack(batch)]
+    packed = [
+        [doc.tokens for doc in documents] for batch in batches for documents in packer.pack(batch)
+    ]
     kernel, chosen, took_s = AttentionKernel(), list[Sharding](), np.zeros(2)
     for tokens in filter(None, packed):
         chosen.append(choose_sharding(tokens, cp_size))
         took_s += [
-            simulated_layer_s(tokens, cp_size, each, kernel, linear_token_s=0.0)
-            for each in (Sharding.PER_SEQUENCE, chosen[-1])
+            simulated_layer_s(tokens, cp_size, sharding, kernel, linear_token_s=0.0)
+            for sharding in (Sharding.PER_SEQUENCE, chosen[-1])
         ]
-    per_document = sum(each is Sharding.PER_DOCUMENT for each in chosen)
-    return _Sharding(per_document / len(chosen), float(took_s[0] / took_s[1]))
+    per_document = sum(sharding is Sharding.PER_DOCUMENT for sharding in chosen)
+    return per_document / len(chosen), float(took_s[0] / took_s[1])

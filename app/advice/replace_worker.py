@@ -1,22 +1,24 @@
 """Fix: drain the host of a slow worker, and restart the job without it.
 
 Predicted by scaling the worker's computations to the usual pace of a peer of its stage: the median
-peer, with the fastest and the slowest peer that is no culprit as bounds.
+peer, with the fastest and the slowest peer that is no culprit as bounds. Backup tasks, the other
+remedy for a slow worker, are never one: `backup_tasks` says why.
 """
 
 import numpy as np
 from msgspec.structs import replace
 
 from app.advice.change import Change
-from app.advice.fix import AdviceCase, Fix, NotOffered, confidence_of, restart_needs
-from app.advice.node_commands import drain_commands, host_needs, hosts_of
+from app.advice.commands import drain_commands, host_needs, hosts_of
+from app.advice.fix import AdviceCase, Fix, NotOffered
+from app.advice.signs import named_workers
 from app.engine.questions.edits import Edit, Factor, Selection
 from app.result import causes
-from app.result.finding import Culprit, Finding
+from app.result.finding import Finding
 from app.trace.ops import OpKind
 from app.trace.window import Floats
 
-NAME = "replace-worker"
+NAME, BACKUP_TASKS = "replace-worker", "backup-tasks"
 CAUSES = (causes.SLOW_WORKER,)
 
 # Types that take less of a worker's computing time are left as they are.
@@ -42,43 +44,25 @@ def replace_worker(case: AdviceCase) -> Fix | NotOffered:
         )
     steps = _affected_steps(case, found[0])
     changes = [Change(edits=_edits(case, workers, peers, at, steps)) for at in (0.0, 0.5, 1.0)]
-    times_s = [case.step_s_with(each) for each in changes]
+    times_s = [case.step_s_with(change) for change in changes]
     hosts = hosts_of(case, workers)
-    return Fix(
-        name=NAME,
-        title=f"Replace {_title(found[0], workers, hosts)}",
-        before_s=case.step_s,
+    return case.fix(
+        NAME,
+        f"Replace {_title(found[0], workers, hosts)}",
         step_s=times_s[1],
         step_range_s=(min(times_s), max(times_s)),
-        num_gpus=case.num_gpus,
-        confidence=confidence_of(case, found[0]),
         risk="The job restarts from its last checkpoint, and needs a spare host."
         + _others_on(case, workers, hosts),
-        stops_job=True,
         change=changes[1],
-        cause=found[0].cause,
-        stop_minutes=case.facts.stop_minutes,
-        elapsed=case.since_onset(found[0]),
+        finding=found[0],
         paste=drain_commands(case, hosts, "slow worker", restarts=True),
-        needs=(*host_needs(case, hosts), *restart_needs(case)),
+        needs=(*host_needs(case, hosts), *case.restart_needs()),
     )
 
 
 def culprit_workers(case: AdviceCase, finding: Finding) -> list[Worker]:
-    """Workers that a finding names: by place, or all on a host that it names."""
-    every = [(dp_rank, stage) for dp_rank, stage in np.ndindex(*_shape(case))]
-    hosts = case.replay.window.hosts
-    return [
-        worker
-        for worker in every
-        if any(_is_named(culprit, worker, hosts.get(worker)) for culprit in finding.culprits)
-    ]
-
-
-def _is_named(culprit: Culprit, worker: Worker, host: str | None) -> bool:
-    if culprit.dp_rank is None and culprit.stage is None:
-        return host is not None and host == culprit.host
-    return culprit.dp_rank in (None, worker[0]) and culprit.stage in (None, worker[1])
+    """Workers that a finding names, ascending."""
+    return sorted(named_workers(case.replay.window, finding))
 
 
 def mean_compute_s(case: AdviceCase) -> Floats:
@@ -185,3 +169,30 @@ def _others_on(case: AdviceCase, workers: list[Worker], hosts: list[str]) -> str
         return ""
     total = len(case.replay.window.hosts)
     return f" Drained with it: {others} other workers, of {total} in the job."
+
+
+def backup_tasks(case: AdviceCase) -> NotOffered:
+    """Why no copy of a slow worker is started, with what it would take and win.
+
+    A backup task, as Mantri and Dolly start for slow tasks of batch jobs, is a second copy of a
+    task; the first one to end counts. That suits tasks that read their input and end. A worker of
+    synchronous training holds parameters and optimizer state and exchanges activations in every
+    step, so its copy does every step from the start.
+    Sources: Ananthanarayanan et al., OSDI 2010 (Mantri) and NSDI 2013 (Dolly).
+    """
+    found = case.findings(*CAUSES)
+    workers = culprit_workers(case, found[0]) if found else []
+    if not workers:
+        return NotOffered(BACKUP_TASKS, "no slow worker was found that a copy could stand in for")
+    sizes = case.replay.window.job.parallelism
+    gpus_a_worker = case.num_gpus // (sizes.dp_size * sizes.pp_size)
+    num_gpus = gpus_a_worker * len(workers)
+    copied = "the slow worker" if len(workers) == 1 else f"the {len(workers)} slow workers"
+    cost = found[0].cost
+    wins = "" if cost is None else f", {cost:.1%} of the step"
+    return NotOffered(
+        BACKUP_TASKS,
+        f"a copy of {copied} takes {num_gpus} more GPU{'s' * (num_gpus != 1)}, "
+        f"{num_gpus / case.num_gpus:.1%} of the job's, in every step, since it has to hold the "
+        f"same state; it wins at most what replacing wins{wins}, which needs no more GPUs",
+    )

@@ -157,7 +157,7 @@ def _link_seen(sign: Sign, window: FollowedWindow) -> Seen:
 def _host_seen(sign: Sign, window: FollowedWindow) -> Seen:
     found = findings_of(window, sign.causes)
     if all(host is None for _, _, host in sign.workers):
-        mine = [each for each in found if named_workers(window, each) & sign.places]
+        mine = [finding for finding in found if named_workers(window.window, finding) & sign.places]
         return _cause_seen(sign, window, mine)
     changed = _changed_hosts(sign, window)
     if None in changed:

@@ -16,6 +16,7 @@ from app.result import causes
 from app.result.finding import Finding
 from app.result.record import Json
 from app.result.window_result import TopFix, WindowResult
+from app.synth.schedules import ComputeKind
 from app.trace.imputation import impute
 from app.trace.ops import OP_CODES
 from app.trace.window import Floats, Window
@@ -42,10 +43,8 @@ MAX_WORKERS = 64
 # So many of the job's other hosts are taken down: they tell a new host from new names for all.
 MAX_OTHER_HOSTS = 64
 _TINY = np.finfo(float).tiny
-_COMPUTE = (
-    *("forward-compute", "backward-compute"),
-    *("backward-input-compute", "backward-weight-compute"),
-)
+# Forward, backward, and the two halves of a split backward.
+_COMPUTE = tuple(kind.value for kind in ComputeKind)
 
 
 @dataclass(frozen=True, slots=True)
@@ -314,7 +313,7 @@ def _workers(
     found = findings_of(window, causes)
     if not found:
         return ()
-    named = sorted(named_workers(window, found[0]))[:MAX_WORKERS]
+    named = sorted(named_workers(window.window, found[0]))[:MAX_WORKERS]
     return tuple((*worker, window.hosts.get(worker)) for worker in named)
 
 
@@ -323,16 +322,16 @@ def findings_of(window: FollowedWindow, causes: Sequence[str]) -> list[Finding]:
     return [finding for finding in window.result.findings or () if finding.cause in causes]
 
 
-def named_workers(window: FollowedWindow, finding: Finding) -> set[tuple[int, int]]:
-    """(dp rank, stage) of all workers that are culprits of the finding."""
+def named_workers(window: Window, finding: Finding) -> set[tuple[int, int]]:
+    """(dp rank, stage) of all workers that a finding names: by place, or all on a host."""
     found: set[tuple[int, int]] = set()
-    dp_size, pp_size = window.shape.sizes[:2]
+    sizes = window.job.parallelism
     for culprit in finding.culprits:
         if culprit.dp_rank is None and culprit.stage is None:
             found.update(worker for worker, host in window.hosts.items() if host == culprit.host)
             continue
-        dp_ranks = range(dp_size) if culprit.dp_rank is None else (culprit.dp_rank,)
-        stages = range(pp_size) if culprit.stage is None else (culprit.stage,)
+        dp_ranks = range(sizes.dp_size) if culprit.dp_rank is None else (culprit.dp_rank,)
+        stages = range(sizes.pp_size) if culprit.stage is None else (culprit.stage,)
         found.update((dp_rank, stage) for dp_rank in dp_ranks for stage in stages)
     return found
 

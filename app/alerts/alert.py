@@ -161,3 +161,18 @@ class AlertEvent:
     actor: str | None = None
     reason: str | None = None
     event_id: int | None = None
+
+    @classmethod
+    def of_state(
+        cls,
+        state: AlertState,
+        kind: AlertEventKind,
+        at_s: float,
+        sentence: str,
+        reason: str | None = None,
+        actor: str | None = None,
+    ) -> "AlertEvent":
+        """What happens to the alert in this state."""
+        same = ("fingerprint", "job_id", "rule", "subject", "severity", "threshold", "detail")
+        known = {name: getattr(state, name) for name in same}
+        return cls(kind=kind, at_s=at_s, sentence=sentence, reason=reason, actor=actor, **known)

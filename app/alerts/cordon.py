@@ -18,9 +18,9 @@ from typing import Literal
 
 import httpcore
 
-from app.alerts.guard.guard import SsrfGuard
+from app.alerts.facts import worker_name
+from app.alerts.guard import SsrfGuard
 from app.alerts.notice import NoticeAlert
-from app.alerts.readings.facts import worker_name
 from app.alerts.rule import Rule
 from app.errors import Blocked
 from app.result.finding import Culprit
@@ -85,24 +85,19 @@ def cordon_request_for(
     """
     if rule.cordon is None or not fired:
         return None
-    workers = sorted({each for alert in fired for each in _workers(rule, alert)})
-    hosts = sorted({each for alert in fired for each in _hosts(rule, alert)})
+    culprits = [culprit for alert in fired for culprit in _culprits(rule, alert)]
+    workers = sorted(
+        {
+            worker_name(culprit.dp_rank, culprit.stage)
+            for culprit in culprits
+            if culprit.dp_rank is not None and culprit.stage is not None
+        }
+    )
+    hosts = sorted({culprit.host for culprit in culprits if culprit.host})
     if not workers and not hosts:
         return None
     reason, alerts = fired[0].sentence, fired[:MAX_WORKERS]
     return CordonRequest(rule.cordon, job_id, rule.name, workers, hosts, reason, alerts)
-
-
-def _workers(rule: Rule, alert: NoticeAlert) -> Iterable[str]:
-    for culprit in _culprits(rule, alert):
-        if culprit.dp_rank is not None and culprit.stage is not None:
-            yield worker_name(culprit.dp_rank, culprit.stage)
-
-
-def _hosts(rule: Rule, alert: NoticeAlert) -> Iterable[str]:
-    for culprit in _culprits(rule, alert):
-        if culprit.host:
-            yield culprit.host
 
 
 def _culprits(rule: Rule, alert: NoticeAlert) -> Iterable[Culprit]:
@@ -113,16 +108,13 @@ def _culprits(rule: Rule, alert: NoticeAlert) -> Iterable[Culprit]:
     blame = alert.detail.blame
     if blame is None or blame.confidence < rule.min_confidence:
         return
+    host = alert.labels.get("host") if rule.on == "worker" else None
+    of_alert = {alert.labels.get("subject"), host}
     for culprit in blame.culprits:
         named = {f"{culprit.dp_rank}-{culprit.stage}", culprit.host}
-        of_alert = {alert.labels.get("subject"), _host_of(rule, alert)}
         # A culprit without a host is not that of an alert without one.
         if rule.on == "cause" or (named & of_alert) - {None}:
             yield culprit
-
-
-def _host_of(rule: Rule, alert: NoticeAlert) -> str | None:
-    return alert.labels.get("host") if rule.on == "worker" else None
 
 
 TIMEOUT_S = 10.0

@@ -49,11 +49,6 @@ def all_match(matchers: Sequence[Matcher], labels: Mapping[str, str]) -> bool:
 CULPRIT_LABELS = ("cause", "worker", "host")
 
 
-def alert_name(rule: str) -> str:
-    """A rule's name as Alertmanager's users write names: PacelineGpuHoursLost."""
-    return "Paceline" + "".join(part.capitalize() for part in rule.split("-"))
-
-
 def labels_of(
     rule: Rule,
     job_id: str,
@@ -73,7 +68,8 @@ def labels_of(
         if name not in BUILT_IN_LABELS
     }
     built_in = {
-        "alertname": alert_name(rule.name),
+        # As Alertmanager's users write names: PacelineGpuHoursLost.
+        "alertname": "Paceline" + "".join(part.capitalize() for part in rule.name.split("-")),
         "project": project_of(job_id),
         "job": job_of(job_id),
         "rule": rule.name,

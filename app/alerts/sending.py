@@ -12,16 +12,15 @@ import smtplib
 import socket
 import ssl
 import time
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 import httpcore
 from standardwebhooks.webhooks import Webhook
 
-from app.alerts.formats import alertmanager, email, healthchecks, pagerduty
-from app.alerts.guard.connection import Network
-from app.alerts.guard.guard import PORTS, Reply, SsrfGuard, operator_guard
+from app.alerts.formats import alertmanager, email, pagerduty, webhooks
+from app.alerts.guard import SsrfGuard, operator_guard
 from app.alerts.notice import Message, NoticeKind
 from app.alerts.receiver import (
     HEARTBEAT_FORMATS,
@@ -146,7 +145,8 @@ def send_mail(
     except smtplib.SMTPResponseException as refusal:
         return AttemptResult(refusal.smtp_code, f"SMTP {refusal.smtp_code}")
     except smtplib.SMTPRecipientsRefused as refusal:
-        return _recipient_refused(refusal)
+        status = max((code for code, _ in refusal.recipients.values()), default=550)
+        return AttemptResult(status, f"SMTP {status}: the recipient is refused")
     except TimeoutError:
         return AttemptResult(None, "no answer in time", is_late=True)
     except (smtplib.SMTPException, OSError) as error:
@@ -172,11 +172,6 @@ def mail_route(server: MailServer | None, receiver: Receiver) -> tuple[MailServe
             "mail to this domain is not allowed: the operator lists them in PACELINE_SMTP_DOMAINS"
         )
     return server, to
-
-
-def _recipient_refused(refusal: smtplib.SMTPRecipientsRefused) -> AttemptResult:
-    status = max((code for code, _ in refusal.recipients.values()), default=550)
-    return AttemptResult(status, f"SMTP {status}: the recipient is refused")
 
 
 # Words for the first of an error's causes that is one of these.
@@ -209,17 +204,6 @@ class Transport:
     def guard_for(self, receiver: Receiver) -> SsrfGuard:
         """The guard for this receiver: the operator's own receiver may be anywhere."""
         return self.operator_guard if receiver.endpoint_id == SETTINGS_RECEIVER_ID else self.guard
-
-
-def make_transport(
-    *,
-    allowed: Sequence[Network] = (),
-    allows_http: bool = False,
-    ports: Set[int] = PORTS,
-    mail: MailServer | None = None,
-) -> Transport:
-    """The transport as configured."""
-    return Transport(SsrfGuard(allowed, allows_http, ports), mail)
 
 
 def send(
@@ -278,7 +262,7 @@ def _url(receiver: Receiver, kind: NoticeKind) -> str:
     if receiver.format == "alertmanager-push":
         return alertmanager.push_url(receiver.url)
     if receiver.format == "healthchecks":
-        return healthchecks.ping_url(receiver.url, kind)
+        return webhooks.ping_url(receiver.url, kind)
     return receiver.url
 
 
@@ -291,7 +275,9 @@ def _post(guard: SsrfGuard, url: str, headers: Mapping[str, str], body: str) -> 
         return AttemptResult(None, "no answer in time", is_late=True)
     except (httpcore.NetworkError, httpcore.ProtocolError) as error:
         return AttemptResult(None, f"no connection: {_network_error(error)}")
-    return AttemptResult(reply.status, _reply_detail(reply), reply.headers.get("retry-after"))
+    printable = "".join(chr(byte) if 32 <= byte < 127 else " " for byte in reply.beginning)
+    detail = f"HTTP {reply.status} {printable}".rstrip()
+    return AttemptResult(reply.status, detail, reply.headers.get("retry-after"))
 
 
 def why_not_reached(guard: SsrfGuard, receiver: Receiver) -> str | None:
@@ -311,11 +297,6 @@ def why_not_reached(guard: SsrfGuard, receiver: Receiver) -> str | None:
     except (httpcore.NetworkError, httpcore.ProtocolError) as error:
         return _network_error(error)
     return None
-
-
-def _reply_detail(reply: Reply) -> str:
-    printable = "".join(chr(byte) if 32 <= byte < 127 else " " for byte in reply.beginning)
-    return f"HTTP {reply.status} {printable}".rstrip()
 
 
 def _network_error(error: Exception) -> str:

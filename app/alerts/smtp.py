@@ -12,8 +12,8 @@ from fnmatch import fnmatchcase
 
 import httpx
 
-from app.alerts.guard.connection import Deadline, Dial, Resolver, SystemResolver, connect_to_first
-from app.alerts.guard.guard import CONNECT_S
+from app.alerts.connection import Deadline, Dial, Resolver, SystemResolver, connect_to_first
+from app.alerts.guard import CONNECT_S
 from app.errors import StartUpFailed
 
 TOTAL_S = 10.0

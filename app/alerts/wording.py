@@ -10,7 +10,9 @@ from msgspec.structs import replace
 
 from app import formatting
 from app.alerts.alert import AlertEventKind, AlertState, Blame, Detail
-from app.alerts.readings.facts import worker_of_name
+from app.alerts.facts import worker_of_name
+from app.alerts.notice import NoticeAlert
+from app.alerts.readings import WINDOW_READINGS, Unit
 from app.alerts.rule import On
 from app.result.causes import CAUSES, cause_name, cause_phrase
 from app.result.clock_times import clock_onset_words
@@ -29,7 +31,9 @@ def alert_sentence(
     """The first sentence, of an alert as it stands or of what has just happened to it."""
     job = job_of(state.job_id)
     if reason == JOB_ENDED:
-        return f"{job} has ended.{_last_figure(state.detail)}"
+        ran_at = state.detail.slowdown
+        last = "" if ran_at is None else f" It last ran at {formatting.ratio(ran_at)} of its ideal."
+        return f"{job} has ended.{last}"
     if reason == RULE_REMOVED:
         return f"The rule {state.rule} no longer watches {_subject_of_job(state, job)}."
     if reason == NO_BASELINE_YET:
@@ -44,13 +48,12 @@ def alert_sentence(
 
 def _firing_sentence(state: AlertState, job: str) -> str:
     detail = state.detail
-    say = (
-        _FIRING_SENTENCES.get(detail.on)
-        if detail.on is not None and detail.value is not None
-        else None
-    )
-    if say is not None:
-        return f"{say(state, job, detail.value or 0.0)}{_since(state)}{_fact(state)}"
+    if detail.on is not None and detail.on in _SENTENCES and detail.value is not None:
+        firing, _ = _SENTENCES[detail.on]
+        if detail.on in _SUBJECTS_TO_BLAME and detail.blame is None:
+            # It may only wait for others: not blamed.
+            firing = "With only the slowness of {subject}, {job} would run at {figure} of its ideal"
+        return f"{_with_figure(firing, detail.on, state, job)}{_since(state)}{_fact(state)}"
     if detail.on == "stalled":
         since = "it began" if detail.since_step is None else _since_words(state)
         return f"No worker of {job} has sent anything since {since}"
@@ -59,22 +62,31 @@ def _firing_sentence(state: AlertState, job: str) -> str:
     if detail.on == "crashed":
         at = "" if detail.since_step is None else f" after {_since_words(state)}"
         return f"{job} has crashed{at}: {detail.ended or 'what ended it is not known'}"
-    return f"{job} runs at {_ratio(detail.slowdown)} of its ideal{_since(state)}"
+    slowdown = detail.slowdown
+    ratio = "an unknown ratio" if slowdown is None else formatting.ratio(slowdown)
+    return f"{job} runs at {ratio} of its ideal{_since(state)}"
 
 
 def _resolved_sentence(state: AlertState, job: str) -> str:
     detail = state.detail
     if detail.on == "crashed":
         return f"{job} runs again, or has ended well"
-    if detail.on in ("stalled", "silent-worker"):
-        return (
-            f"All workers of {job} send again" if detail.on != "stalled" else f"{job} sends again"
-        )
-    if detail.on == "slowdown" and detail.value is not None:
-        return f"{job} runs at {formatting.ratio(detail.value)} of its ideal again{_since(state)}"
-    say = _RESOLVED_SENTENCES.get(detail.on) if detail.on is not None else None
-    news = f"{job} has recovered" if say is None else say(state, job, detail.value or 0.0)
+    if detail.on == "silent-worker":
+        return f"All workers of {job} send again"
+    if detail.on == "stalled":
+        return f"{job} sends again"
+    news = f"{job} has recovered"
+    is_known = detail.on != "slowdown" or detail.value is not None
+    if detail.on is not None and detail.on in _SENTENCES and is_known:
+        _, resolved = _SENTENCES[detail.on]
+        news = _with_figure(resolved, detail.on, state, job)
     return f"{news}{_since(state)}{_runs_now(detail)}"
+
+
+def _with_figure(sentence: str, on: On, state: AlertState, job: str) -> str:
+    unit = WINDOW_READINGS[on].unit
+    figure = _FIGURE_WORDS[unit](state.detail.value or 0.0)
+    return sentence.format(job=job, subject=_subject_words(state), figure=figure)
 
 
 def _runs_now(detail: Detail) -> str:
@@ -117,12 +129,6 @@ def _missing_data_sentence(state: AlertState, job: str) -> str:
     return f"{formatting.plural(number, 'worker')} of {job} {have} fallen silent{after}{who}"
 
 
-def _last_figure(detail: Detail) -> str:
-    if detail.slowdown is None:
-        return ""
-    return f" It last ran at {formatting.ratio(detail.slowdown)} of its ideal."
-
-
 def _since(state: AlertState) -> str:
     return "" if state.detail.since_step is None else f", since {_since_words(state)}"
 
@@ -137,10 +143,6 @@ def _day_s(state: AlertState) -> float:
     return state.began_at_s if state.firing_at_s is None else state.firing_at_s
 
 
-def _ratio(slowdown: float | None) -> str:
-    return "an unknown ratio" if slowdown is None else formatting.ratio(slowdown)
-
-
 def _worker(state: AlertState) -> str:
     host = state.labels.get("host")
     worker = worker_of_name(state.subject)
@@ -153,77 +155,62 @@ def _worker(state: AlertState) -> str:
 def _subject_of_job(state: AlertState, job: str) -> str:
     if not state.subject:
         return job
-    return f"{_worker(state) if state.detail.on == 'worker' else _subject(state)} of {job}"
+    is_worker = state.detail.on == "worker"
+    return f"{_worker(state) if is_worker else formatting.bidi_isolated(state.subject)} of {job}"
 
 
-def _subject(state: AlertState) -> str:
-    return formatting.bidi_isolated(state.subject)
-
-
-def _optype(state: AlertState) -> str:
-    return formatting.bidi_isolated(formatting.optype_label(state.subject))
-
-
-def _cause(state: AlertState) -> str:
-    """The cause that a rule is on, in words; the whole name of one that is not known."""
-    if state.subject not in CAUSES:
-        return _subject(state)
-    blame = state.detail.blame
-    if blame is None or blame.cause != state.subject:
-        return cause_phrase(state.subject)
-    return cause_phrase(state.subject, blame.num_culprits)
-
-
-def _slowed(state: AlertState, job: str, value: float, who: str, slows: str) -> str:
-    """Without a finding that names it, it may only wait for others: not blamed."""
-    figure = f"{formatting.ratio(value)} of its ideal"
-    if state.detail.blame is None:
-        return f"With only the slowness of {who}, {job} would run at {figure}"
-    return f"{who} {slows} {job} down to {figure}"
+def _subject_words(state: AlertState) -> str:
+    """What the alert is about, in words; the whole name of a cause that is not known."""
+    on, subject, blame = state.detail.on, state.subject, state.detail.blame
+    if on == "worker":
+        return _worker(state)
+    if on == "optype":
+        return formatting.bidi_isolated(formatting.optype_label(subject))
+    if on != "cause" or subject not in CAUSES:
+        return formatting.bidi_isolated(subject)
+    if blame is None or blame.cause != subject:
+        return cause_phrase(subject)
+    return cause_phrase(subject, blame.num_culprits)
 
 
 # Rules whose subjects may be culprits.
 _SUBJECTS_TO_BLAME: frozenset[On] = frozenset({"worker", "host"})
-_SentenceMaker = Callable[[AlertState, str, float], str]
-_FIRING_SENTENCES: Mapping[On, _SentenceMaker] = {
-    "slowdown": lambda _, job, value: f"{job} runs at {formatting.ratio(value)} of its ideal",
-    "waste": lambda _, job, value: f"{job} wastes {formatting.percent(value)} of its GPU time",
-    "gpu-hours-lost": lambda _, job, value: (
-        f"{job} loses {formatting.rough_gpu_hours(value)} an hour"
-    ),
-    "cause": lambda state, job, value: (
-        f"{job} loses {formatting.percent(value)} of its GPU time to {_cause(state)}"
-    ),
-    "worker": lambda state, job, value: _slowed(state, job, value, _worker(state), "alone slows"),
-    "host": lambda state, job, value: _slowed(state, job, value, _subject(state), "slows"),
-    "optype": lambda state, job, value: (
-        f"{_optype(state)} slows {job} down to {formatting.ratio(value)} of its ideal"
-    ),
-    "low-fidelity": lambda _, job, value: (
-        f"The simulated steps of {job} differ from the recorded ones by {formatting.percent(value)}"
-    ),
-    "clock-residual": lambda _, job, value: (
-        f"The clocks of the hosts of {job} are uncertain by {formatting.short_seconds(value)}"
-    ),
-    "step-time": lambda _, job, value: (
-        f"Steps of {job} take {formatting.ratio(value)} as long as before"
-    ),
+_NO_LONGER_SLOWS = "{subject} no longer slows {job} down"
+_FIGURE_WORDS: Mapping[Unit, Callable[[float], str]] = {
+    "ratio": formatting.ratio,
+    "share": formatting.percent,
+    "GPU-hours an hour": formatting.rough_gpu_hours,
+    "seconds": formatting.short_seconds,
 }
-_RESOLVED_SENTENCES: Mapping[On, _SentenceMaker] = {
-    "waste": lambda _, job, value: f"{job} wastes {formatting.percent(value)} of its GPU time now",
-    "gpu-hours-lost": lambda _, job, value: (
-        f"{job} loses {formatting.rough_gpu_hours(value)} an hour now"
+# What is said of each figure while its alert fires, and once it is over.
+_SENTENCES: Mapping[On, tuple[str, str]] = {
+    "slowdown": (
+        "{job} runs at {figure} of its ideal",
+        "{job} runs at {figure} of its ideal again",
     ),
-    "cause": lambda state, job, _: f"{job} no longer loses as much to {_cause(state)}",
-    "worker": lambda state, job, _: f"{_worker(state)} no longer slows {job} down",
-    "host": lambda state, job, _: f"{_subject(state)} no longer slows {job} down",
-    "optype": lambda state, job, _: f"{_optype(state)} no longer slows {job} down",
-    "low-fidelity": lambda _, job, __: f"The simulated steps of {job} are like the recorded ones",
-    "clock-residual": lambda _, job, value: (
-        f"The clocks of the hosts of {job} are uncertain by {formatting.short_seconds(value)} now"
+    "waste": (
+        "{job} wastes {figure} of its GPU time",
+        "{job} wastes {figure} of its GPU time now",
     ),
-    "step-time": lambda _, job, value: (
-        f"Steps of {job} take {formatting.ratio(value)} as long as before"
+    "gpu-hours-lost": ("{job} loses {figure} an hour", "{job} loses {figure} an hour now"),
+    "cause": (
+        "{job} loses {figure} of its GPU time to {subject}",
+        "{job} no longer loses as much to {subject}",
+    ),
+    "worker": ("{subject} alone slows {job} down to {figure} of its ideal", _NO_LONGER_SLOWS),
+    "host": ("{subject} slows {job} down to {figure} of its ideal", _NO_LONGER_SLOWS),
+    "optype": ("{subject} slows {job} down to {figure} of its ideal", _NO_LONGER_SLOWS),
+    "low-fidelity": (
+        "The simulated steps of {job} differ from the recorded ones by {figure}",
+        "The simulated steps of {job} are like the recorded ones",
+    ),
+    "clock-residual": (
+        "The clocks of the hosts of {job} are uncertain by {figure}",
+        "The clocks of the hosts of {job} are uncertain by {figure} now",
+    ),
+    "step-time": (
+        "Steps of {job} take {figure} as long as before",
+        "Steps of {job} take {figure} as long as before",
     ),
 }
 
@@ -270,6 +257,14 @@ def resolved_cost_sentence(was: Detail, lasted_s: float) -> str:
     share, gpus = formatting.percent(lost / num_gpus), formatting.plural(num_gpus, "GPU")
     in_all = formatting.rough_gpu_hours(lost * lasted_s / 3600)
     return f"{lasted} and cost {in_all} in all, {share} of the time of {gpus}."
+
+
+def resolution_sentence(alert: NoticeAlert) -> str:
+    """How long a resolved alert of a notice lasted, and what it cost in all."""
+    was = alert.was or alert.detail
+    ends_at_s = alert.starts_at_s if alert.ends_at_s is None else alert.ends_at_s
+    lasted = lasted_s(was, alert.detail, alert.starts_at_s, ends_at_s)
+    return resolved_cost_sentence(was, lasted)
 
 
 def lasted_s(was: Detail, now: Detail, starts_at_s: float, ends_at_s: float) -> float:

@@ -1,38 +1,35 @@
 """The HTTP application: middleware from the outside in, and every router."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
-from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import version
 from typing import Any
 
-from fastapi import APIRouter, Depends, FastAPI, Request
+from fastapi import APIRouter, Depends, FastAPI
 from fastapi.routing import APIRoute
 from starlette.middleware import Middleware
-from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute
+from starlette.types import Receive, Scope, Send
 from typing_extensions import override
 
 from app.api.documents import routes as documentation
 from app.api.http import errors
 from app.api.http.bodies import BodyLimit, ProjectRates
-from app.api.http.in_flight import InFlightLimit, ProjectShareLimit, RequestPace
+from app.api.http.errors import refuse_unknown_parameters
 from app.api.http.middleware import (
     AuthMiddleware,
     ErrorMiddleware,
     HeaderMiddleware,
     HostMiddleware,
 )
-from app.api.http.parameters import refuse_unknown_parameters
 from app.api.http.request_log import RequestLog, route_labels
-from app.api.http.work_places import WorkPlaces
+from app.api.http.work_places import InFlightLimit, ProjectShareLimit, RequestPace, WorkPlaces
 from app.api.openapi import describe
-from app.api.pages import Pages, frontend_dir
+from app.api.pages import FrontendFiles, Pages, StaticFiles, frontend_dir
 from app.api.routes import (
     audit,
-    demo,
     events,
     health,
     pictures,
@@ -46,16 +43,7 @@ from app.api.routes import (
 from app.api.routes.alerts import alerts, deliveries, receivers, rules, silences
 from app.api.routes.events import tell_when_behind
 from app.api.routes.fleet import fleet, hosts, metrics, saved_views
-from app.api.routes.jobs import (
-    annotations,
-    exits,
-    fixes,
-    jobs,
-    lifecycle,
-    ops,
-    otlp,
-    recording,
-)
+from app.api.routes.jobs import annotations, fixes, jobs, lifecycle, ops, otlp, recording
 from app.api.routes.pictures import LinkedPictureMiddleware, PictureMiddleware
 from app.api.routes.windows import (
     advice,
@@ -64,7 +52,6 @@ from app.api.routes.windows import (
     compare,
     headline,
     ribbon,
-    time_range,
     timeline,
     traces,
     what_if,
@@ -72,7 +59,6 @@ from app.api.routes.windows import (
     workers,
 )
 from app.api.service.service import Service
-from app.api.static_files import FrontendFiles, StaticFiles
 from app.charts.report.png import png
 
 LOOPBACK_NAMES = ("localhost", "127.0.0.1", "::1")
@@ -83,14 +69,12 @@ ROUTERS = (
     search.router,
     hosts.router,
     jobs.router,
-    exits.router,
     lifecycle.router,
     recording.router,
     fixes.router,
     annotations.router,
     windows.router,
     ribbon.router,
-    time_range.router,
     timeline.router,
     traces.router,
     arrivals.router,
@@ -114,21 +98,18 @@ ROUTERS = (
     share_links.router,
     settings.router,
     status.router,
-    demo.router,
 )
 
 
-@dataclass(frozen=True, slots=True)
-class RequestLimits:
-    """Allowed host names, the body size, and the rates of projects."""
-
-    allowed_hosts: tuple[str, ...]
-    max_body_bytes: int
-    of_project: ProjectRates
-
-
 class Application(FastAPI):
-    """FastAPI with our OpenAPI document."""
+    """FastAPI with our OpenAPI document; middleware is for requests only."""
+
+    @override
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            return await super().__call__(scope, receive, send)
+        scope["app"] = self
+        return await self.router(scope, receive, send)
 
     @override
     def openapi(self) -> dict[str, Any]:
@@ -136,7 +117,14 @@ class Application(FastAPI):
         return describe(self, [*self.routes, *described])
 
 
-def application(service: Service, limits: RequestLimits, *, close: Callable[[], None]) -> FastAPI:
+def application(
+    service: Service,
+    *,
+    allowed_hosts: Iterable[str],
+    max_body_bytes: int,
+    rates: ProjectRates,
+    close: Callable[[], None],
+) -> FastAPI:
     """The application over this service; calls `close` when it has stopped."""
     pages = Pages(frontend_dir())
     app = Application(
@@ -147,7 +135,7 @@ def application(service: Service, limits: RequestLimits, *, close: Callable[[], 
         redoc_url=None,
         redirect_slashes=False,
         lifespan=_lifespan(service, close),
-        middleware=_middleware(service, limits, pages.files),
+        middleware=_middleware(service, pages.files, allowed_hosts, max_body_bytes, rates),
         routes=[*_routes()],
     )
     app.state.service = service
@@ -166,14 +154,19 @@ def _routes() -> Sequence[BaseRoute]:
     answered.include_router(api, dependencies=[Depends(refuse_unknown_parameters)])
     # Standard clients of these send parameters of their own.
     of_service = (otlp.router, health.router, metrics.router, share_links.pages_router)
-    for router in (*of_service, _documents_router, documentation.router):
-        answered.include_router(router)
+    for other in (*of_service, documentation.router):
+        answered.include_router(other)
     return answered.routes
 
 
-def _middleware(service: Service, limits: RequestLimits, files: FrontendFiles) -> list[Middleware]:
+def _middleware(
+    service: Service,
+    files: FrontendFiles,
+    allowed_hosts: Iterable[str],
+    max_body_bytes: int,
+    rates: ProjectRates,
+) -> list[Middleware]:
     """Middleware from the outside in: no body is read before the caller is admitted."""
-    allowed = {*LOOPBACK_NAMES, *limits.allowed_hosts}
     routes = (route for router in ROUTERS for route in router.routes)
     paths = [f"{API}{route.path}" for route in routes if isinstance(route, APIRoute)]
     nouns = route_labels([*paths, ops.PUSH_PATH, pictures.LINK_PATH])
@@ -182,32 +175,17 @@ def _middleware(service: Service, limits: RequestLimits, files: FrontendFiles) -
         Middleware(HeaderMiddleware),
         Middleware(RequestLog, measured=service.metrics, nouns=nouns, refused=service.refused_jobs),
         Middleware(ErrorMiddleware),
-        Middleware(HostMiddleware, allowed=allowed),
+        Middleware(HostMiddleware, allowed={*LOOPBACK_NAMES, *allowed_hosts}),
         Middleware(StaticFiles, files=files),
         Middleware(InFlightLimit),
-        Middleware(
-            AuthMiddleware,
-            access=service.auth,
-            links=service.picture_links,
-            limits=limits.of_project,
-        ),
+        Middleware(AuthMiddleware, access=service.auth, links=service.picture_links, limits=rates),
         Middleware(ProjectShareLimit),
-        Middleware(BodyLimit, max_bytes=limits.max_body_bytes),
+        Middleware(BodyLimit, max_bytes=max_body_bytes),
         Middleware(LinkedPictureMiddleware, now_s=service.now_s),
         Middleware(WorkPlaces),
         Middleware(ops.PushOpsMiddleware, service=service),
         Middleware(PictureMiddleware, draw=png),
     ]
-
-
-# FastAPI keeps every function that it was given, so none of them may refer to an application.
-_documents_router = APIRouter(include_in_schema=False)
-
-
-@_documents_router.get("/openapi.json")
-def openapi_document(request: Request) -> Response:
-    """The OpenAPI document."""
-    return JSONResponse(request.app.openapi())
 
 
 def _lifespan(

@@ -18,12 +18,7 @@ from app.api.routes.windows.arrivals import WindowArrivals
 from app.api.routes.windows.what_if import SavedQuestionIn
 from app.api.routes.windows.what_if_edits import QuestionIn
 from app.ingest.wire.body import KNOWN_VERSIONS
-from app.ingest.wire.collectives import (
-    GROUP_DTYPES,
-    MAX_GROUP_ROWS,
-    MAX_GROUPS,
-    MAX_LOCAL_RANK,
-)
+from app.ingest.wire.collectives import GROUP_DTYPES, MAX_GROUP_ROWS, MAX_GROUPS, MAX_LOCAL_RANK
 from app.ingest.wire.json_columns import MAX_JSON_ROWS
 from app.result.window_result import WindowResult
 from app.trace.collectives import GroupAxis
@@ -129,7 +124,7 @@ def _schemas() -> dict[str, Any]:
             "type": "object",
             "required": ["data", "layout", "meta"],
             "properties": {
-                "data": {"type": "array", "items": {"type": "object"}},
+                "data": _array({"type": "object"}),
                 "layout": {"type": "object"},
                 "meta": {"type": "object"},
             },
@@ -137,147 +132,123 @@ def _schemas() -> dict[str, Any]:
     }
 
 
-def _ops_in() -> dict[str, Any]:
-    integers = {"type": "array", "items": {"type": "integer"}, "maxItems": MAX_JSON_ROWS}
-    name = {"type": "string", "maxLength": MAX_TYPE_NAME, "examples": list(OP_NAMES)}
-    names = {"type": "array", "items": name, "maxItems": MAX_JSON_ROWS}
-    needed = ["step", "start_ns", "duration_ns"]
-    optional = ["seq_id", "mc", "mb_id", *OPTIONAL]
-    natural = {"type": "integer", "minimum": 0}
-    integer = {"type": "integer"}
-    place = {"type": ["string", "null"], "minLength": 1, "maxLength": 64, "pattern": PRINTABLE}
-    row = {**dict.fromkeys(needed + optional, integer), "optype": name}
+Schema = dict[str, Any]
+_NATURAL: Schema = {"type": "integer", "minimum": 0}
+_INTEGER: Schema = {"type": "integer"}
+_WORD: Schema = {"type": "string", "minLength": 1, "maxLength": 64, "pattern": PRINTABLE}
+
+
+def _array(items: Schema, **more: object) -> Schema:
+    return {"type": "array", "items": items, **more}
+
+
+def _tuple_of(items: Schema, length: int) -> Schema:
+    return _array(items, minItems=length, maxItems=length)
+
+
+def _object(properties: Schema, **more: object) -> Schema:
+    return {"type": "object", "additionalProperties": False, "properties": properties, **more}
+
+
+def _or_null(schema: Schema, **more: object) -> Schema:
+    return {**schema, "type": [schema["type"], "null"], **more}
+
+
+def _table(row: Schema, needed: Sequence[str], most: int, **columns: object) -> dict[str, Schema]:
+    """Rows of these fields, as `columns` of equal lengths or as `rows`."""
+    lists = {name: _array(field, maxItems=most) for name, field in row.items()}
+    rows = _array(_object(row, required=needed), maxItems=most)
     return {
-        "type": "object",
-        "description": "One batch of one worker, its operations in `columns` of equal lengths or "
-        "in `rows`; docs/wire-format.md describes both.",
-        "additionalProperties": False,
-        "required": [*("version", "epoch", "rank", "dp_rank", "stage", "batch_seq", "steps_done")],
-        "oneOf": [_only("columns", "object", but="rows"), _only("rows", "array", but="columns")],
-        "properties": {
+        "columns": _or_null(_object(lists, required=needed), **columns),
+        "rows": _or_null(rows),
+    }
+
+
+def _ops_in() -> Schema:
+    name = {"type": "string", "maxLength": MAX_TYPE_NAME, "examples": list(OP_NAMES)}
+    needed = ["step", "start_ns", "duration_ns"]
+    numbers = dict.fromkeys([*needed, "seq_id", "mc", "mb_id", *OPTIONAL], _INTEGER)
+    kind = {"enum": list(get_args(StepKind))}
+    return _object(
+        {
             "version": {"enum": list(KNOWN_VERSIONS)},
             "epoch": {"type": "integer", "minimum": 1},
-            "rank": natural,
-            "dp_rank": natural,
-            "stage": natural,
+            "rank": _NATURAL,
+            "dp_rank": _NATURAL,
+            "stage": _NATURAL,
             "host": {"type": ["string", "null"], "maxLength": 255},
             "batch_seq": {
-                **natural,
+                **_NATURAL,
                 "description": "Sequence number of the batch, from 0, "
                 "incremented with each batch of the rank.",
             },
-            "steps_done": {
-                "type": "array",
-                "description": "Finished steps of this rank, ascending, as pairs [step, number "
+            "steps_done": _array(
+                _tuple_of(_NATURAL, 2),
+                description="Finished steps of this rank, ascending, as pairs [step, number "
                 "of operations in all batches so far].",
-                "items": {"type": "array", "items": natural, "minItems": 2, "maxItems": 2},
-            },
-            "dropped": {
-                "type": ["integer", "null"],
-                "minimum": 0,
-                "description": "Number of operations that the rank's recorder has dropped since "
+            ),
+            "dropped": _or_null(
+                _NATURAL,
+                description="Number of operations that the rank's recorder has dropped since "
                 "its start.",
-            },
-            "placement": {
-                "type": ["object", "null"],
-                "description": "Rack and network switch of the host.",
-                "additionalProperties": False,
-                "properties": dict.fromkeys(("rack", "switch"), place),
-            },
-            "step_kinds": {
-                "type": "array",
-                "description": "Steps in `steps_done` that are not training steps, ascending, "
+            ),
+            "placement": _or_null(
+                _object(dict.fromkeys(("rack", "switch"), _or_null(_WORD))),
+                description="Rack and network switch of the host.",
+            ),
+            "step_kinds": _array(
+                {"type": "array", "prefixItems": [_NATURAL, kind], "minItems": 2, "maxItems": 2},
+                description="Steps in `steps_done` that are not training steps, ascending, "
                 "as pairs [step, kind]. They are not analysed.",
-                "items": {
-                    "type": "array",
-                    "prefixItems": [natural, {"enum": list(get_args(StepKind))}],
-                    "minItems": 2,
-                    "maxItems": 2,
-                },
-            },
+            ),
             "collectives": _collectives_in(),
-            "columns": {
-                "type": ["object", "null"],
-                "description": "Operations as columns of equal lengths. optype is one of the job's "
+            **_table(
+                {**numbers, "optype": name},
+                [*needed, "optype"],
+                MAX_JSON_ROWS,
+                description="Operations as columns of equal lengths. optype is one of the job's "
                 f"op_types or a built-in type: {', '.join(OP_NAMES)}.",
-                "additionalProperties": False,
-                "required": [*needed, "optype"],
-                "properties": {**dict.fromkeys(needed + optional, integers), "optype": names},
-            },
-            "rows": {
-                "type": ["array", "null"],
-                "maxItems": MAX_JSON_ROWS,
-                "items": {
-                    "type": "object",
-                    "additionalProperties": False,
-                    "required": [*needed, "optype"],
-                    "properties": row,
-                },
-            },
+            ),
         },
+        description="One batch of one worker, its operations in `columns` of equal lengths or "
+        "in `rows`; docs/wire-format.md describes both.",
+        required=["version", "epoch", "rank", "dp_rank", "stage", "batch_seq", "steps_done"],
+        oneOf=[_only("columns", "object", but="rows"), _only("rows", "array", but="columns")],
+    )
+
+
+def _collectives_in() -> Schema:
+    group = {
+        "name": _WORD,
+        "axis": {"enum": list(get_args(GroupAxis))},
+        "ranks": _array(_NATURAL),
+        "runs": _array(
+            _tuple_of(_NATURAL, 3),
+            description="Ranks as [first rank, number of ranks, stride].",
+        ),
     }
-
-
-def _collectives_in() -> dict[str, Any]:
-    natural = {"type": "integer", "minimum": 0}
-    integer = {"type": "integer"}
-    integers = {"type": "array", "items": integer, "maxItems": MAX_GROUP_ROWS}
-    kind = {"type": "string", "minLength": 1, "maxLength": 64, "pattern": PRINTABLE}
-    needed = ["step", "group", "sequence", "duration_ns"]
-    run = {"type": "array", "items": natural, "minItems": 3, "maxItems": 3}
-    columns = dict.fromkeys(GROUP_DTYPES, integers)
-    kinds = {"type": "array", "items": kind, "maxItems": MAX_GROUP_ROWS}
-    return {
-        "type": ["object", "null"],
-        "description": "Collectives that the rank recorded inside its process groups, in "
+    return _or_null(
+        _object(
+            {
+                "groups": _array(_object(group, required=["name"]), maxItems=MAX_GROUPS),
+                "local_rank": _or_null(_NATURAL, maximum=MAX_LOCAL_RANK),
+                "alone": {
+                    "type": "boolean",
+                    "description": "Whether the rank records only collectives; steps are then "
+                    "complete without this rank.",
+                },
+                **_table(
+                    {**dict.fromkeys(GROUP_DTYPES, _INTEGER), "kind": _WORD},
+                    ["step", "group", "sequence", "duration_ns", "kind"],
+                    MAX_GROUP_ROWS,
+                ),
+            }
+        ),
+        description="Collectives that the rank recorded inside its process groups, in "
         "`columns` or in `rows`.",
-        "additionalProperties": False,
-        "properties": {
-            "groups": {
-                "type": "array",
-                "maxItems": MAX_GROUPS,
-                "items": {
-                    "type": "object",
-                    "additionalProperties": False,
-                    "required": ["name"],
-                    "properties": {
-                        "name": kind,
-                        "axis": {"enum": list(get_args(GroupAxis))},
-                        "ranks": {"type": "array", "items": natural},
-                        "runs": {
-                            "type": "array",
-                            "items": run,
-                            "description": "Ranks as [first rank, number of ranks, stride].",
-                        },
-                    },
-                },
-            },
-            "local_rank": {"type": ["integer", "null"], "minimum": 0, "maximum": MAX_LOCAL_RANK},
-            "alone": {
-                "type": "boolean",
-                "description": "Whether the rank records only collectives; steps are then "
-                "complete without this rank.",
-            },
-            "columns": {
-                "type": ["object", "null"],
-                "additionalProperties": False,
-                "required": [*needed, "kind"],
-                "properties": {**columns, "kind": kinds},
-            },
-            "rows": {
-                "type": ["array", "null"],
-                "maxItems": MAX_GROUP_ROWS,
-                "items": {
-                    "type": "object",
-                    "additionalProperties": False,
-                    "required": [*needed, "kind"],
-                    "properties": {**dict.fromkeys(GROUP_DTYPES, integer), "kind": kind},
-                },
-            },
-        },
-    }
+    )
 
 
-def _only(name: str, kind: str, *, but: str) -> dict[str, Any]:
+def _only(name: str, kind: str, *, but: str) -> Schema:
     """One of two keys; null is as good as leaving the other out."""
     return {"required": [name], "properties": {name: {"type": kind}, but: {"type": "null"}}}

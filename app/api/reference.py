@@ -98,7 +98,11 @@ def _responses(responses: dict[str, Any]) -> str:
 
 
 def _errors() -> str:
-    known = {error.code: (error.status, _first_line(error)) for error in _answered()}
+    # Of several classes with one code, the one nearest to the root gives its meaning.
+    known = {
+        error.code: (error.status, (error.__doc__ or "").partition("\n")[0])
+        for error in reversed([*_all_errors(PacelineError)])
+    }
     body = "".join(
         f'<tr><td><code id="error-{escape(code)}">{escape(code)}</code></td>'
         f"<td>{status}</td><td>{escape(meaning)}</td></tr>"
@@ -109,19 +113,10 @@ def _errors() -> str:
     return f"{heading}{_framed(head + body, 'Errors')}"
 
 
-def _answered() -> Iterator[type[PacelineError]]:
-    # Of several classes with one code, the one nearest to the root gives its meaning.
-    yield from reversed([*_all_errors(PacelineError)])
-
-
 def _all_errors(base: type[PacelineError]) -> Iterator[type[PacelineError]]:
     yield base
     for error in base.__subclasses__():
         yield from _all_errors(error)
-
-
-def _first_line(error: type[PacelineError]) -> str:
-    return (error.__doc__ or "").partition("\n")[0]
 
 
 def _schemas(document: dict[str, Any]) -> str:

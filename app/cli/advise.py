@@ -1,15 +1,26 @@
 """`paceline advise`: what to do about a slow recorded job, and what each fix would win."""
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
+from rich.console import Console, Group, RenderableType
+from rich.padding import Padding
+from rich.table import Column, Table
+from rich.text import Text
 
-from app.cli.options import MetaFile, TraceFile
-from app.cli.output import STANDARD_OUTPUT, write_json
+from app import formatting
+from app.cli.options import MetaFile, TraceFile, json_option
+from app.cli.output import STANDARD_OUTPUT, printable, refuse_to_overwrite, write_json
+from app.cli.terminal import plain_table, right_aligned, stderr_console
+from app.errors import InvalidRequest
+from app.formatting import TIMES
 
 if TYPE_CHECKING:
-    from app.advice.fix import AdviceCase, Facts
+    from app.advice.advise import Advice, FixSet
+    from app.advice.facts import Facts
+    from app.advice.fix import AdviceCase, Fix, Need, NotOffered
 
 
 MAX_LENGTHS_BYTES = 32 << 20
@@ -63,23 +74,15 @@ def advise(
     max_tokens: Annotated[
         int | None, typer.Option(help="Tokens that a micro-batch may have, as memory allows.")
     ] = None,
-    json_out: Annotated[
-        Path | None,
-        typer.Option("--json", help="Write the advice here; - is standard output."),
-    ] = None,
+    json_out: Annotated[Path | None, json_option("the advice")] = None,
 ) -> None:
     """Say what to do about a slow job: each fix with its predicted gain, ready to paste.
 
     Example: paceline advise trace-ST.parquet --layers 36
     """
-    from rich.console import Console
-
     from app.advice.advise import advice_record
     from app.advice.advise import advise as ask
     from app.advice.facts import facts_of
-    from app.cli.output import refuse_to_overwrite
-    from app.cli.terminal import stderr_console
-    from app.cli.terminal.advice import render_advice
 
     facts = facts_of(
         layers=layers,
@@ -102,12 +105,11 @@ def advise(
         write_json(advice_record(advice), json_out)
     if json_out != STANDARD_OUTPUT:
         # Uncropped: what is to be pasted stays on one line, however narrow the terminal.
-        Console().print(render_advice(case.replay.window.job.name, advice), crop=False)
+        heading = Text(_headline(printable(case.replay.window.job.name), advice), style="bold")
+        Console().print(Group(heading, *_parts(advice)), crop=False)
 
 
 def _text_of(path: Path) -> str:
-    from app.errors import InvalidRequest
-
     try:
         with path.open("rb") as file:
             text = file.read(MAX_LENGTHS_BYTES + 1)
@@ -128,3 +130,99 @@ def _case(trace: Path, meta: Path | None, steps: str | None, facts: "Facts") -> 
     window = read_trace(trace, meta, steps)
     with errors_naming(trace, "record the step again, or choose other steps with --steps"):
         return advice_case(prepare(window), facts)
+
+
+def _headline(job: str, advice: "Advice") -> str:
+    if advice.withheld is not None:
+        return f"No advice for {job}: {advice.withheld}."
+    if not advice.fixes:
+        return f"No fix is known for {job}."
+    best = advice.fixes[0]
+    return (
+        f"{printable(best.title)}: {job} would run {best.speed_up:.2f}{TIMES} as fast, "
+        f"{best.gpu_hours_per_day:,.0f} GPU-hours a day less."
+    )
+
+
+def _parts(advice: "Advice") -> Iterator[RenderableType]:
+    """All fixes, the one that wins most first."""
+    for number, fix in enumerate(advice.fixes, 1):
+        yield Text(f"\n{number}. {printable(fix.title)}", style="bold")
+        yield Padding(_figures(fix), (0, 0, 0, 3))
+        for snippet in fix.paste:
+            yield Padding(Text(f"{snippet.label}:", style="dim"), (0, 0, 0, 3))
+            yield Text(printable_lines(snippet.text), no_wrap=True, overflow="ignore")
+        for need in fix.needs:
+            yield Padding(Text(f"To complete this: {_need(need)}.", style="dim"), (0, 0, 0, 3))
+    if advice.together is not None:
+        names = " + ".join(fix.name for fix in advice.together.fixes)
+        yield Text(f"\nTogether: {names}", style="bold")
+        yield Padding(_together(advice.together), (0, 0, 0, 3))
+    if advice.not_offered:
+        yield Text("\nNot advised", style="bold")
+        yield _not_offered(advice.not_offered)
+
+
+def printable_lines(text: str) -> str:
+    """The text with its line breaks, and without anything else that a terminal obeys."""
+    return "\n".join(printable(line) for line in text.split("\n"))
+
+
+def _figures(fix: "Fix") -> Table:
+    fastest_s, slowest_s = fix.step_range_s
+    least, most = fix.gpu_hours_per_day_range
+    times = f"instead of {fix.before_s:.3f} s; from {fastest_s:.3f} to {slowest_s:.3f} s"
+    hours = f"GPU-hours; from {least:,.1f} to {most:,.1f}"
+    sure = formatting.confidence_figure(fix.confidence)
+    rows: list[tuple[RenderableType, ...]] = [
+        ("step", f"{fix.step_s:.3f} s", times),
+        ("speed-up", f"{fix.speed_up:.3f}{TIMES}", "simulated"),
+        ("won a day", f"{fix.gpu_hours_per_day:,.1f}", hours),
+        ("confidence", sure, "of the cause and the replay"),
+        ("pays after", *_pays(fix)),
+        ("risk", "", Text(printable(fix.risk))),
+    ]
+    return plain_table(["", *right_aligned(""), Column(style="dim")], rows, show_header=False)
+
+
+def _together(found: "FixSet") -> Text:
+    return Text(
+        f"step {found.step_s:.3f} s instead of {found.before_s:.3f} s: {found.speed_up:.3f}{TIMES} "
+        f"as fast, {found.gpu_hours_per_day:,.1f} GPU-hours a day less; simulated together, as "
+        "gains do not add up"
+    )
+
+
+def _pays(fix: "Fix") -> tuple[str, str]:
+    if not fix.stops_job:
+        return "at once", "the job need not stop"
+    if fix.pays_after_minutes is None:
+        return "not known", "the cost of a restart was not given"
+    return f"{fix.pays_after_minutes:,.0f} min", f"of training, for one restart; {_lost(fix)}"
+
+
+def _lost(fix: "Fix") -> str:
+    """What the cause has cost beside what the restart costs (ski rental)."""
+    if fix.lost_minutes is None or fix.stop_minutes is None:
+        return "what was lost since the onset is not known"
+    verdicts = {True: "act now", False: "not yet worth a stop", None: "it began before the record"}
+    least = "at least " if fix.lost_is_at_least else ""
+    lost = f"{least}{fix.lost_minutes:,.1f} of {fix.stop_minutes:,.0f} min lost so far"
+    return f"{lost}: {verdicts[fix.pays_now]}"
+
+
+def _need(need: "Need") -> str:
+    """What is needed, with the option that takes it."""
+    if need.fact is None:
+        return need.text
+    return f"{need.text} (--{need.fact.replace('_', '-')})"
+
+
+def _not_offered(others: "tuple[NotOffered, ...]") -> Table:
+    reason = Column("reason", style="dim")
+    return plain_table(["fix", reason], map(_refused_row, others), show_header=False)
+
+
+def _refused_row(refused: "NotOffered") -> tuple[str, Text]:
+    needs = f" (needs {'; '.join(map(_need, refused.needs))})" if refused.needs else ""
+    return refused.name, Text(formatting.with_times_sign(printable(f"{refused.reason}{needs}")))

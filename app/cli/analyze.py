@@ -5,9 +5,11 @@ from time import time
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.console import Console
 
-from app.cli.options import MetaFile
-from app.cli.output import STANDARD_OUTPUT, write_json
+from app.cli.options import MetaFile, json_option
+from app.cli.output import STANDARD_OUTPUT, printable, refuse_to_overwrite, write_json
+from app.cli.terminal import stderr_console
 from app.errors import InvalidRequest
 
 if TYPE_CHECKING:
@@ -27,10 +29,7 @@ def analyze(
     steps: Annotated[
         str | None, typer.Option(help="Analyse only these steps, as in 3,5-9.", metavar="STEPS")
     ] = None,
-    json_out: Annotated[
-        Path | None,
-        typer.Option("--json", help="Write the whole result here; - is standard output."),
-    ] = None,
+    json_out: Annotated[Path | None, json_option("the whole result")] = None,
     html: Annotated[
         Path | None,
         typer.Option(help="Write a report here: one HTML file with all charts."),
@@ -43,8 +42,7 @@ def analyze(
     Example: paceline analyze rank*.pt.trace.json.gz --json result.json
     """
     from app.cli.html_report import write_report
-    from app.cli.output import refuse_to_overwrite
-    from app.cli.terminal import stderr_console
+    from app.cli.terminal.result import summary
     from app.cli.trace_input import are_profiles, read_trace
 
     if are_profiles(files):
@@ -63,7 +61,7 @@ def analyze(
         write_report(result, window, html)
     _warn_of_guessed_sizes(trace, meta)
     if json_out != STANDARD_OUTPUT:
-        _show(result, window)
+        Console().print(summary(result, _ranks(window)))
 
 
 def _analyze_profiles(
@@ -73,10 +71,7 @@ def _analyze_profiles(
     json_out: Path | None,
     html: Path | None,
 ) -> None:
-    from rich.console import Console
-
-    from app.cli.output import refuse_to_overwrite
-    from app.cli.terminal import profiles, stderr_console
+    from app.cli.terminal.profiles import profile_summary
     from app.cli.trace_input import analyse_profiles
 
     for option, given in (("--meta", meta), ("--html", html)):
@@ -91,7 +86,7 @@ def _analyze_profiles(
     if json_out is not None:
         write_json(result, json_out)
     if json_out != STANDARD_OUTPUT:
-        Console().print(profiles.profile_summary(result))
+        Console().print(profile_summary(result))
 
 
 def _result(trace: Path, window: "Window") -> "WindowResult":
@@ -100,25 +95,15 @@ def _result(trace: Path, window: "Window") -> "WindowResult":
     from app.result.clock_times import in_clock_words
 
     with errors_naming(trace, "record the step again, or choose other steps with --steps"):
-        _, result, _ = analysed(window)
-        return in_clock_words(result, time())
+        return in_clock_words(analysed(window)[1], time())
 
 
 def _warn_of_guessed_sizes(trace: Path, meta: Path | None) -> None:
-    from app.cli.output import printable
     from app.trace.readers.published.meta import beside
 
     if meta is None and beside(trace) is None:
         name = printable(trace.name)
         typer.echo(f"No meta file for {name}: sizes are from the trace, tp_size is 1.", err=True)
-
-
-def _show(result: "WindowResult", window: "Window") -> None:
-    from rich.console import Console
-
-    from app.cli.terminal import result as result_screen
-
-    Console().print(result_screen.summary(result, _ranks(window)))
 
 
 def _ranks(window: "Window") -> list[list[int]]:

@@ -5,13 +5,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.console import Console, Group, RenderableType
+from rich.table import Column, Table
+from rich.text import Text
 
-from app.cli.options import MetaFile, TraceFile
-from app.cli.output import STANDARD_OUTPUT, write_json
+from app.cli.options import MetaFile, TraceFile, json_option
+from app.cli.output import STANDARD_OUTPUT, refuse_to_overwrite, write_json
+from app.cli.terminal import plain_table, right_aligned, stderr_console
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
-
     from app.engine.timeline.critical_path import CriticalPath, PathLink
 
 _MAX_WORKERS = 8
@@ -22,19 +24,12 @@ def critical_path(
     meta: MetaFile = None,
     step: Annotated[int | None, typer.Option(help="The step. Default: the slowest one.")] = None,
     run: Annotated[str, typer.Option(help="recorded, simulated or ideal times.")] = "recorded",
-    json_out: Annotated[
-        Path | None,
-        typer.Option("--json", help="Write the whole chain here; - is standard output."),
-    ] = None,
+    json_out: Annotated[Path | None, json_option("the whole chain")] = None,
 ) -> None:
     """Show the chain of operations that determined how long a step took.
 
     Example: paceline critical-path trace-AR.parquet --step 5 --run ideal
     """
-    from rich.console import Console
-
-    from app.cli.output import refuse_to_overwrite
-    from app.cli.terminal import stderr_console
     from app.engine.timeline.critical_path import as_json
 
     refuse_to_overwrite("--json", json_out, trace, meta)
@@ -46,11 +41,8 @@ def critical_path(
         Console().print(render_path(path))
 
 
-def render_path(path: "CriticalPath") -> "RenderableType":
+def render_path(path: "CriticalPath") -> RenderableType:
     """The chain for a terminal: shares of the step, then operations by time."""
-    from rich.console import Group
-    from rich.text import Text
-
     return Group(
         Text(f"Step {path.step}, {path.kind}: {_time(path.length_s)}", style="bold"),
         Text("\nShare of the step", style="bold"),
@@ -74,38 +66,29 @@ def _path(trace: Path, meta: Path | None, step: int | None, run: str) -> "Critic
         return timeline_path.critical_path(replay, chosen, kind)
 
 
-def _shares(path: "CriticalPath") -> "RenderableType":
-    from rich.table import Table
-
-    table = Table(box=None, show_header=False, pad_edge=False)
-    table.add_column("what")
-    table.add_column("share", justify="right")
-    for group, share in path.group_shares.items():
-        table.add_row(group, _percent(share))
+def _shares(path: "CriticalPath") -> Table:
+    shares = ((group, _percent(share)) for group, share in path.group_shares.items())
+    table = plain_table(["what", *right_aligned("share")], shares, show_header=False)
     table.add_row("waiting", _percent(path.waiting_share), style="dim")
     table.add_section()
-    shares = list(path.worker_shares.items())
-    for (dp_rank, stage, rank), share in shares[:_MAX_WORKERS]:
+    of_workers = list(path.worker_shares.items())
+    for (dp_rank, stage, rank), share in of_workers[:_MAX_WORKERS]:
         table.add_row(f"on dp {dp_rank} stage {stage} (rank {rank})", _percent(share))
-    if others := shares[_MAX_WORKERS:]:
+    if others := of_workers[_MAX_WORKERS:]:
         share = sum(share for _, share in others)
         table.add_row(f"on {len(others):,} other workers", _percent(share), style="dim")
     return table
 
 
-def _chain(path: "CriticalPath") -> "RenderableType":
+def _chain(path: "CriticalPath") -> Table:
     """One row per run of operations of one type on one worker, in the order of time.
 
     A row begins where the chain enters its first operation: a transfer may have been posted long
     before.
     """
-    from rich.table import Table
-
-    table = Table(box=None, pad_edge=False, header_style="dim")
-    for name in ("at, s", "waited", "took"):
-        table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("operations")
-    table.add_column("worker", no_wrap=True)
+    numbers = (Column(name, justify="right", no_wrap=True) for name in ("at, s", "waited", "took"))
+    worker = Column("worker", no_wrap=True)
+    table = plain_table([*numbers, "operations", worker], [], header_style="dim")
     at_s = 0.0
     for _, stretch in groupby(path.links, key=lambda link: (link.optype, link.worker)):
         links = list(stretch)

@@ -1,5 +1,6 @@
 """Commands on the store: migrate, backup, restore, and the keys that encrypt its secrets."""
 
+from contextlib import closing
 from pathlib import Path
 from typing import Annotated
 
@@ -42,11 +43,8 @@ def backup(
 
     settings = load_settings(data_dir=data_dir)
     check_store_exists(settings)
-    store = Store(settings.store_url)
-    try:
+    with closing(Store(settings.store_url)) as store:
         write(store, file)
-    finally:
-        store.close()
     typer.echo(f"written: {file}")
 
 
@@ -68,11 +66,8 @@ def restore(
 
     settings = load_settings(data_dir=data_dir)
     migrations.migrate(settings.store_url)
-    store = Store(settings.store_url, keys=settings.secret_keys())
-    try:
+    with closing(Store(settings.store_url, keys=settings.secret_keys())) as store:
         read(store, file)
-    finally:
-        store.close()
     typer.echo(f"restored from {file}")
     if (complaint := locked_secrets(settings)) is not None:
         typer.echo(complaint)

@@ -10,11 +10,14 @@ import typer
 
 from app.cli.options import DataDir
 from app.cli.output import printable
+from app.errors import PacelineError
 
 if TYPE_CHECKING:
+    from app.ingest.batch import OpBatch
     from app.settings import Settings
     from app.store.database import Store
     from app.store.dead_letters import LetterSummary
+    from app.trace.ops import OpTypes
 
 app = typer.Typer(
     no_args_is_help=True, help="Show, replay or drop queue entries that could not be processed."
@@ -57,7 +60,6 @@ def show(
 
     Example: paceline dead-letters show 7
     """
-    from app.cli.dead_letter_text import dead_letter_text
     from app.cli.store_access import open_store
     from app.store import dead_letters, jobs, runs
 
@@ -69,7 +71,7 @@ def show(
     typer.echo(_line(summary))
     typer.echo(f"received {_utc(letter.received_s)}, {summary.size_bytes} bytes")
     op_types = registration.op_types if registration else None
-    for line in dead_letter_text(letter.body, op_types, max_rows=rows):
+    for line in _text(letter.body, op_types, max_rows=rows):
         typer.echo(printable(line))
 
 
@@ -114,7 +116,7 @@ def drop(
 
 
 async def _replay(store: "Store", settings: "Settings", wanted: list[int]) -> int:
-    from app.ingest.embedded.server import running_url
+    from app.ingest.embedded import running_url
     from app.ingest.redis.queue import RedisWriter
     from app.store import dead_letters, runs
 
@@ -142,7 +144,7 @@ def _selected_ids(store: "Store", letter_ids: list[int] | None, everything: bool
     if everything:
         return [letter.letter_id for letter in _summaries(store, "dead")]
     with store.read() as conn:
-        return [dead_letters.summary(conn, each).letter_id for each in letter_ids or []]
+        return [dead_letters.summary(conn, letter_id).letter_id for letter_id in letter_ids or []]
 
 
 def _summaries(
@@ -170,3 +172,38 @@ def _line(letter: "LetterSummary") -> str:
 
 def _utc(unix_s: float) -> str:
     return datetime.fromtimestamp(unix_s, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+
+
+_OP_COLUMNS = ("step", "start_ns", "duration_ns", "seq_id", "mc", "mb_id")
+
+
+def _text(body: bytes, op_types: "OpTypes | None", *, max_rows: int) -> Iterator[str]:
+    """The readable part of the body, with the job's operation types if known."""
+    from app.ingest.wire import codec
+    from app.trace.ops import BUILT_IN
+
+    known = op_types or BUILT_IN
+    try:
+        batch = codec.read_entry(bytes(codec.open_entry(body)), known)
+    except PacelineError as error:
+        yield f"cannot be read: {error}"
+        yield f"begins with {body[:32].hex(' ')}"
+        return
+    done = ", ".join(f"{step} ({number})" for step, number in batch.steps_done[:10])
+    yield (
+        f"epoch {batch.epoch}, rank {batch.rank} (dp {batch.dp_rank}, stage {batch.stage}), "
+        f"host {batch.host or 'unknown'}, batch {batch.batch_seq}, "
+        f"steps done with their operations: {done or 'none'}"
+    )
+    yield from _rows(batch, known, max_rows)
+
+
+def _rows(batch: "OpBatch", op_types: "OpTypes", max_rows: int) -> Iterator[str]:
+    columns = batch.columns
+    if max_rows and columns.num_ops:
+        yield "  ".join(("optype", *_OP_COLUMNS))
+    for row in range(min(max_rows, columns.num_ops)):
+        numbers = (str(int(getattr(columns, name)[row])) for name in _OP_COLUMNS)
+        yield "  ".join((op_types.name(columns.optype[row]), *numbers))
+    if columns.num_ops > max_rows:
+        yield f"and {columns.num_ops - max_rows} more"

@@ -4,21 +4,23 @@ Each worker pushes over HTTP as a real one would, until stopped. Two of the jobs
 one of which computes slowly for both.
 """
 
+import math
 import threading
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import paceline_client
 
+from app.cli.pushing import WallClock, push
+from app.cli.simulating.output import timeline_of
 from app.synth.cluster import Cluster
 from app.synth.costs import OperationCosts
 from app.synth.faults.fault import Fault, FaultSteps
 from app.synth.faults.sequence_imbalance import SequenceImbalance
 from app.synth.faults.slow_compute import LongLastStage, SlowWorker
 from app.synth.job import SimulatedJob
-from app.synth.record import JOB_START_NS, RecordedSteps
 from app.trace.job import Parallelism
-from app.trace.ops import OpTypes
 
 _NS = 1_000_000_000
 _HOSTS_PER_JOB = 32
@@ -66,9 +68,11 @@ def demo_jobs() -> list[DemoJob]:
             parallelism=Parallelism(4, 4, tp_size=4),
             cluster=half_hosts,
         ),
-        replace(
-            _job("demo-stalls", "hangs", 6, parallelism=Parallelism(4, 2, tp_size=8)),
-            to_see=f"hangs in step {STALL_STEP}: no worker sends anything any more",
+        _job(
+            "demo-stalls",
+            f"hangs in step {STALL_STEP}: no worker sends anything any more",
+            6,
+            parallelism=Parallelism(4, 2, tp_size=8),
             stall_step=STALL_STEP,
         ),
         _job("demo-long-last-stage", "stage 3 also computes the loss", 3, LongLastStage()),
@@ -88,6 +92,7 @@ def _job(
     *faults: Fault,
     parallelism: Parallelism = _FOUR_STAGES,
     cluster: Cluster | None = None,
+    stall_step: int | None = None,
 ) -> DemoJob:
     simulated = SimulatedJob(
         parallelism,
@@ -99,15 +104,15 @@ def _job(
         # Jobs that run at the same time use different hosts.
         cluster=cluster or Cluster(first_host=_HOSTS_PER_JOB * (seed - 1)),
     )
-    return DemoJob(job_id, simulated, to_see)
+    return DemoJob(job_id, simulated, to_see, stall_step)
 
 
 def push_demo_job(job: DemoJob, url: str, token: str, stop: threading.Event) -> None:
     """Push steps in real time until stopped, then end the job; a stalled job waits for that."""
     sizes, hosts = job.simulated.parallelism, job.simulated.world.hosts
     run_key = f"demo-{time.time_ns()}"
-    recorders = {
-        (dp_rank, stage): paceline_client.start(
+    recorders = [
+        paceline_client.start(
             url=url,
             token=token,
             job=job.job_id,
@@ -123,55 +128,32 @@ def push_demo_job(job: DemoJob, url: str, token: str, stop: threading.Event) -> 
         )
         for dp_rank in range(sizes.dp_size)
         for stage in range(sizes.pp_size)
-    }
+    ]
     _train(job, recorders, stop)
-    for recorder in recorders.values():
+    for recorder in recorders:
         recorder.flush(1.0)
     paceline_client.end_job(url, token, job.job_id)
 
 
 def _train(
-    job: DemoJob,
-    recorders: dict[tuple[int, int], paceline_client.Recorder],
-    stop: threading.Event,
+    job: DemoJob, recorders: Sequence[paceline_client.Recorder], stop: threading.Event
 ) -> None:
     step, began_ns = 0, time.time_ns()
     while not stop.is_set():
         if step == job.stall_step:
             stop.wait()
             return
-        record = job.simulated.record([step])
-        later_ns = began_ns - JOB_START_NS
-        ends_ns = later_ns + int((record.start_ns + record.duration_ns).max())
+        timeline = timeline_of(job.simulated.record([step]))
+        ends_ns = began_ns + int(timeline.end_ns[-1])
         if stop.wait(max(0.0, (ends_ns - time.time_ns()) / _NS)):
             return
-        for part in record.parts():
-            recorder = recorders[part.dp_rank, part.stage]
-            _record(recorder, record, part.rows, later_ns, job.simulated.job.op_types)
-            recorder.step_done(step)
+        push(
+            timeline,
+            recorders,
+            begin_ns=began_ns,
+            speed=math.inf,  # all at once, at the step's end
+            clock=WallClock(),
+            progress=lambda _num_ops: None,
+            op_types=job.simulated.job.op_types,
+        )
         step, began_ns = step + 1, ends_ns
-
-
-def _record(
-    recorder: paceline_client.Recorder,
-    record: RecordedSteps,
-    rows: slice,
-    later_ns: int,
-    op_types: OpTypes,
-) -> None:
-    """Record a worker's operations, shifted by `later_ns`."""
-    start_ns = record.start_ns[rows] + later_ns
-    columns = (
-        record.optype[rows], record.step[rows], start_ns, record.duration_ns[rows],
-        record.seq_id[rows], record.mc[rows], record.mb_id[rows],
-    )  # fmt: skip
-    attributes = {
-        name: column[rows].tolist()
-        for name in ("tokens", "seq_len_sq")
-        if (column := getattr(record, name)) is not None
-    }
-    for row, (code, *numbers) in enumerate(
-        zip(*(column.tolist() for column in columns), strict=True)
-    ):
-        more = {name: values[row] for name, values in attributes.items() if values[row] >= 0}
-        recorder.record(op_types.name(code), *numbers, **more)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from app.charts.base.figure import PlotlyFigure
 from app.charts.base.theme import Theme
-from app.charts.report.embedded import LOADER, Assets, script_data
+from app.charts.report.html import LOADER, Assets, script_data
 
 if TYPE_CHECKING:
     from app.result.window_result import WindowResult

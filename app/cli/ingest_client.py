@@ -3,7 +3,8 @@
 Queries go through `app.cli.exporting.http_client`.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict
 from typing import TypeVar
 from urllib.parse import urlsplit
@@ -82,6 +83,7 @@ class IngestClient:
         """Report the end of the job."""
         self._asked(lambda: request_end(self.url, self._token, self.job_id))
 
+    @contextmanager
     def recorders(
         self,
         job: Job,
@@ -91,14 +93,14 @@ class IngestClient:
         epoch: int,
         hosts: Mapping[tuple[int, int], str],
         max_ops: int,
-    ) -> list[paceline_client.Recorder]:
+    ) -> Iterator[list[paceline_client.Recorder]]:
         """One recorder for each worker, by dp rank and stage, with room for so many operations.
 
         `ranks` are the workers' global ranks in that order, `hosts` where they ran as far as
-        known (not on this machine).
+        known (not on this machine). They are closed with the block.
         """
         sizes = job.parallelism
-        return [
+        recorders = [
             paceline_client.start(
                 self.job_id,
                 self.url,
@@ -117,6 +119,11 @@ class IngestClient:
             )
             for worker, rank in enumerate(ranks)
         ]
+        try:
+            yield recorders
+        finally:
+            for recorder in recorders:
+                recorder.close(timeout_s=0.0)
 
     def _asked(self, ask: Callable[[], AnswerT]) -> AnswerT:
         try:
@@ -141,15 +148,6 @@ def refuse_address(option: str, url: str) -> None:
         raise InvalidRequest(f"{option} {url}: want an address like http://127.0.0.1:8642")
 
 
-def refuse_job_id(job_id: str) -> None:
-    """Check a job id."""
-    if not is_job_name(job_id):
-        raise InvalidRequest(
-            f"--job {job_id!r}: want 1 to {MAX_JOB_CHARS} letters, digits, dots, dashes and "
-            "underscores, a letter or digit first"
-        )
-
-
 def _is_address(url: str) -> bool:
     try:
         parts = urlsplit(url)
@@ -157,6 +155,15 @@ def _is_address(url: str) -> bool:
     except ValueError:
         return False
     return parts.scheme in ("http", "https") and bool(parts.hostname) and port != 0
+
+
+def refuse_job_id(job_id: str) -> None:
+    """Check a job id."""
+    if not is_job_name(job_id):
+        raise InvalidRequest(
+            f"--job {job_id!r}: want 1 to {MAX_JOB_CHARS} letters, digits, dots, dashes and "
+            "underscores, a letter or digit first"
+        )
 
 
 def global_ranks(job: Job, timeline: PushTimeline) -> list[int]:

@@ -1,7 +1,7 @@
 """Options that several commands share."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -36,3 +36,14 @@ MetaFile = Annotated[
     Path | None,
     typer.Option(help="Its meta file. Default: meta-NAME.yaml beside trace-NAME.parquet."),
 ]
+
+
+def json_option(what: str) -> Any:
+    """The option --json, for `what` a command answers."""
+    return typer.Option("--json", help=f"Write {what} here; - is standard output.")
+
+
+def token_option(what: str) -> Any:
+    """The option --token; `what` begins its help."""
+    usual = "Default: the one in the data directory."
+    return typer.Option(envvar="PACELINE_TOKEN", help=f"{what}. {usual}")

@@ -73,7 +73,7 @@ def write_json(content: Any, path: Path) -> None:
 
 def printable(text: str) -> str:
     r"""The text with control characters escaped, as \x1b."""
-    return "".join(each if each.isprintable() else _escaped(each) for each in text)
+    return "".join(map(_shown, text))
 
 
 @contextmanager
@@ -109,8 +109,9 @@ def _mode(path: Path) -> int:
     return 0o666 & ~umask
 
 
-def _escaped(character: str) -> str:
-    return character.encode("unicode_escape").decode("ascii")
+def _shown(character: str) -> str:
+    is_plain = character.isprintable()
+    return character if is_plain else character.encode("unicode_escape").decode("ascii")
 
 
 def refuse_to_overwrite(

@@ -66,9 +66,10 @@ def serve(
     )
     set_up_logging(settings.log_format)
     settings = settings.with_token().with_secret_key()
-    settings = settings.model_copy(
-        update={"demo_switch": settings.data_dir / "demo-is-on", **_canary_change(settings)}
-    )
+    changes: dict[str, Path | float] = {"demo_switch": settings.data_dir / "demo-is-on"}
+    if "canary_every_s" not in settings.model_fields_set:
+        changes["canary_every_s"] = _CANARY_EVERY_S
+    settings = settings.model_copy(update=changes)
     stop = StopSignal()
     with ExitStack() as stack:
         everything = Supervisor(settings, stop)
@@ -149,14 +150,9 @@ def _detach_demo(host: str | None, port: int | None, data_dir: Path | None) -> N
     typer.echo(f"{shown}\n\nIt runs in the background: kill {demo.pid} stops it; log: {output}")
 
 
+# The canary is on where everything runs on one machine, unless that was set.
 _CANARY_EVERY_S = 120.0
 _END_OF_ADDRESS = "Ctrl-C stops everything."
-
-
-def _canary_change(settings: "Settings") -> dict[str, float]:
-    """The canary is on where everything runs on one machine, unless that was set."""
-    is_set = "canary_every_s" in settings.model_fields_set
-    return {} if is_set else {"canary_every_s": _CANARY_EVERY_S}
 
 
 # A stall is there to be seen: not only after the minutes that real jobs get.
@@ -172,13 +168,13 @@ def _demo_settings(
 
     settings = load_settings(host=host, port=port, data_dir=data_dir)
     changes: dict[str, float] = {}
+    notes = []
     if "silent_after_s" not in settings.model_fields_set:
         changes["silent_after_s"] = _DEMO_SILENT_AFTER_S
-    if "port" in settings.model_fields_set or is_port_free(settings.host, settings.port):
-        return settings.model_copy(update=changes), []
-    changes["port"] = free_port(settings.host)
-    note = f"Port {settings.port} is in use, so the demo has another."
-    return settings.model_copy(update=changes), [note, ""]
+    if "port" not in settings.model_fields_set and not is_port_free(settings.host, settings.port):
+        changes["port"] = free_port(settings.host)
+        notes = [f"Port {settings.port} is in use, so the demo has another.", ""]
+    return settings.model_copy(update=changes), notes
 
 
 # They stand for other machines, and are not to take the server's processor, or its compiler's.

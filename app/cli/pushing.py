@@ -7,11 +7,10 @@ to its worker's recorder when it is due.
 import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import repeat
-from types import TracebackType
-from typing import Protocol, Self
+from typing import Protocol
 
 import numpy as np
 import paceline_client
@@ -234,32 +233,28 @@ def deliver(recorders: Sequence[paceline_client.Recorder], warnings: Sequence[st
         raise InvalidRequest(f"{lost:,} operations were not accepted: {_first_message(warnings)}")
 
 
-class ClientLog(logging.Handler, AbstractContextManager["ClientLog"]):
-    """Collects the client package's log messages while entered."""
-
-    def __init__(self) -> None:
+class _Collector(logging.Handler):
+    def __init__(self, messages: list[str]) -> None:
         super().__init__(logging.WARNING)
-        self.messages: list[str] = []
-        self._log = logging.getLogger(paceline_client.__name__)
-        self._propagated = self._log.propagate
+        self._messages = messages
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Keep a message."""
-        self.messages.append(record.getMessage())
+        self._messages.append(record.getMessage())
 
-    def __enter__(self) -> Self:
-        self._log.addHandler(self)
-        self._log.propagate = False  # else it would also be printed across the progress bar
-        return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self._log.removeHandler(self)
-        self._log.propagate = self._propagated
+@contextmanager
+def client_warnings() -> Iterator[list[str]]:
+    """What the client package logs in the block."""
+    messages: list[str] = []
+    collector, log = _Collector(messages), logging.getLogger(paceline_client.__name__)
+    propagated = log.propagate
+    log.addHandler(collector)
+    log.propagate = False  # else it would also be printed across the progress bar
+    try:
+        yield messages
+    finally:
+        log.removeHandler(collector)
+        log.propagate = propagated
 
 
 def _first_message(warnings: Sequence[str]) -> str:

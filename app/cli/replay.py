@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from app.cli.options import MetaFile, TraceFile
+from app.cli.options import MetaFile, TraceFile, token_option
+from app.cli.terminal import stderr_console
 from app.errors import InvalidRequest
 from app.trace.job import MAX_JOB_CHARS
 
@@ -30,12 +31,7 @@ def replay(
         str, typer.Option(help="Speed relative to the recording; max: as fast as possible.")
     ] = "1",
     url: Annotated[str, typer.Option(help="Address of the server.")] = "http://127.0.0.1:8642",
-    token: Annotated[
-        str | None,
-        typer.Option(
-            envvar="PACELINE_TOKEN", help="Its token. Default: the one in the data directory."
-        ),
-    ] = None,
+    token: Annotated[str | None, token_option("Its token")] = None,
     job: Annotated[
         str | None, typer.Option(help="Id of the job. Default: the trace's name.")
     ] = None,
@@ -64,40 +60,34 @@ def _replay(server: "IngestClient", window: "Window", speed: float) -> None:
 
     from app.cli import pushing
     from app.cli.ingest_client import global_ranks
-    from app.cli.pushing import gapless_timeline
-    from app.cli.terminal import stderr_console
 
-    timeline = gapless_timeline(window)
+    timeline = pushing.gapless_timeline(window)
     run_key = f"replay-{time.time_ns()}"
     epoch = server.register(window.job, run_key)
     begin_ns = time.time_ns()
     with (
-        pushing.ClientLog() as client_log,
+        pushing.client_warnings() as warnings,
         Progress(console=stderr_console(), transient=True) as progress,
-    ):
-        recorders = server.recorders(
+        server.recorders(
             window.job,
             global_ranks(window.job, timeline),
             run_key=run_key,
             epoch=epoch,
             hosts=window.hosts,
             max_ops=timeline.trace.num_ops + len(window.steps),
-        )
+        ) as recorders,
+    ):
         bar = progress.add_task("replaying", total=timeline.trace.num_ops)
-        try:
-            pushing.push(
-                timeline,
-                recorders,
-                begin_ns=begin_ns,
-                speed=speed,
-                clock=pushing.WallClock(),
-                progress=lambda num_ops: progress.advance(bar, num_ops),
-                op_types=window.job.op_types,
-            )
-            pushing.deliver(recorders, client_log.messages)
-        finally:
-            for recorder in recorders:
-                recorder.close(timeout_s=0.0)
+        pushing.push(
+            timeline,
+            recorders,
+            begin_ns=begin_ns,
+            speed=speed,
+            clock=pushing.WallClock(),
+            progress=lambda num_ops: progress.advance(bar, num_ops),
+            op_types=window.job.op_types,
+        )
+        pushing.deliver(recorders, warnings)
 
 
 def parse_speed(option: str, text: str) -> float:

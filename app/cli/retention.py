@@ -1,15 +1,11 @@
 """`paceline retention`: how long data is kept, and how much of it."""
 
 from collections import Counter
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from app.cli.options import DataDir
-
-if TYPE_CHECKING:
-    from app.settings import Settings
-    from app.store.shrinking.thinning import ThinningDays
 
 app = typer.Typer(no_args_is_help=True, help="How much is kept, and how long.")
 
@@ -30,11 +26,15 @@ def run(
     from app.cli.store_access import open_store
     from app.store import retention
     from app.store.shrinking.dead_rows import vacuum_tables
+    from app.store.shrinking.thinning import ThinningDays
 
     ask = retention.count_old if dry_run else retention.sweep
     found: Counter[tuple[str, str]] = Counter()
     with open_store(data_dir) as (store, settings):
-        for batch in ask(store, settings.retention, _thinning(settings)):
+        thinning = ThinningDays(
+            settings.thin_steps_days, settings.thin_windows_days, settings.thin_hours_days
+        )
+        for batch in ask(store, settings.retention, thinning):
             found[batch.project, batch.kind] += batch.number
         if not dry_run:
             vacuum_tables(store)
@@ -52,15 +52,16 @@ def show(data_dir: DataDir = None) -> None:
     """
     from app.cli.store_access import open_store
     from app.store import retention
-    from app.store.shrinking import quota
 
     with open_store(data_dir) as (store, settings), store.read() as conn:
         for policy in retention.policies(conn, settings.retention):
             limits = policy.limits
             days = zip((limits.raw_days, limits.results_days), policy.is_own, strict=False)
-            raw, results = (_days(each, own) for each, own in days)
-            used_gb = quota.stored_bytes(conn, policy.project) / 1e9
-            most = "no quota" if limits.max_gb is None else _gb(limits.max_gb, policy.is_own[2])
+            raw, results = (f"{number:g} days{_default(own)}" for number, own in days)
+            used_gb = retention.stored_bytes(conn, policy.project) / 1e9
+            most = "no quota"
+            if limits.max_gb is not None:
+                most = f"of at most {limits.max_gb:g} GB{_default(policy.is_own[2])}"
             typer.echo(
                 f"{policy.project}: operations {raw}, results {results}; "
                 f"windows take {used_gb:.3g} GB, {most}"
@@ -98,17 +99,5 @@ def set_(
     show(data_dir)
 
 
-def _thinning(settings: "Settings") -> "ThinningDays":
-    from app.store.shrinking.thinning import ThinningDays
-
-    return ThinningDays(
-        settings.thin_steps_days, settings.thin_windows_days, settings.thin_hours_days
-    )
-
-
-def _gb(number: float, is_own: bool) -> str:
-    return f"of at most {number:g} GB{'' if is_own else ' (default)'}"
-
-
-def _days(number: float, is_own: bool) -> str:
-    return f"{number:g} days{'' if is_own else ' (default)'}"
+def _default(is_own: bool) -> str:
+    return "" if is_own else " (default)"

@@ -11,12 +11,11 @@ from fnmatch import fnmatchcase
 import numpy as np
 
 from app.alerts.alert import AlertEvent, AlertState
+from app.alerts.facts import WindowFacts
 from app.alerts.labels import inhibited_fingerprints
-from app.alerts.readings.facts import WindowFacts
 from app.alerts.rule import Rule
 from app.alerts.rules.evaluation import AlertChange, JobAlerts
 from app.diagnosis.job_history import History
-from app.result.window_result import WindowResult
 from app.store import hosts, jobs, windows
 from app.store.database import Store
 from app.store.jobs import JobRecord
@@ -49,7 +48,7 @@ class InhibitionFilter:
                 self._end(event)
         quiet = inhibited_fingerprints(states, self._rules)
         quiet |= {state.fingerprint for state in states if state.below_s > 0}
-        for fingerprint in [each for each in self._waiting if each not in quiet]:
+        for fingerprint in [waiting for waiting in self._waiting if waiting not in quiet]:
             self.sent.append(replace(self._waiting.pop(fingerprint), at_s=now_s))
 
     def _end(self, event: AlertEvent) -> None:
@@ -104,10 +103,8 @@ def try_rules(
     events: list[AlertEvent] = []
     num_muted: Counter[str] = Counter()
     for job in progress(of_jobs):
-        job_alerts, filtered = (
-            JobAlerts(job.job_id, rules=rules, labels=job.labels),
-            InhibitionFilter(rules),
-        )
+        job_alerts = JobAlerts(job.job_id, rules=rules, labels=job.labels)
+        filtered = InhibitionFilter(rules)
         for summary, facts in _facts(store, job, since_s):
             num_windows += 1
             changes = job_alerts.add_window(facts, summary.updated_s)
@@ -128,30 +125,23 @@ def _facts(
     for summary in _summaries(store, job.job_id, since_s):
         with store.read() as conn:
             result = windows.get(conn, job.job_id, summary.window_id)
+            num_gpus = jobs.registration(conn, job.job_id, summary.epoch).num_gpus
+            known_hosts = hosts.load(conn, job.job_id, summary.epoch)
         before = earlier[summary.epoch]
         recorded_s = np.asarray(result.step_time_s.recorded, np.float64)
         if summary.updated_s >= since_s:
-            usual_s = before.usual_step_s(recorded_s)
-            yield summary, _window_facts(store, job, summary, result, usual_s)
+            facts = WindowFacts(
+                window_id=summary.window_id,
+                state=summary.state,
+                verdict=summary.verdict,
+                result=result,
+                num_gpus=num_gpus,
+                hosts=known_hosts,
+                usual_step_s=before.usual_step_s(recorded_s),
+            )
+            yield summary, facts
         steps = np.asarray(result.steps, np.int64)[: recorded_s.size]
         earlier[summary.epoch] = before.extended(History(steps, recorded_s))
-
-
-def _window_facts(
-    store: Store, job: JobRecord, of: WindowSummary, result: WindowResult, usual_s: float | None
-) -> WindowFacts:
-    with store.read() as conn:
-        num_gpus = jobs.registration(conn, job.job_id, of.epoch).num_gpus
-        known_hosts = hosts.load(conn, job.job_id, of.epoch)
-    return WindowFacts(
-        window_id=of.window_id,
-        state=of.state,
-        verdict=of.verdict,
-        result=result,
-        num_gpus=num_gpus,
-        hosts=known_hosts,
-        usual_step_s=usual_s,
-    )
 
 
 def _summaries(store: Store, job_id: str, since_s: float) -> list[WindowSummary]:

@@ -31,7 +31,7 @@ def check(file: File, as_json: Json = False) -> None:
 
     Example: paceline rules check alerts.yaml
     """
-    from app.alerts.readings.readings import with_default_thresholds
+    from app.alerts.readings import with_default_thresholds
     from app.alerts.rules.rule_text import dump_rules
 
     rules = _rules(file, as_json=as_json)
@@ -83,13 +83,11 @@ def try_out(
 
 
 def _rules(file: Path, *, as_json: bool) -> "list[Rule]":
-    from app.alerts.rules.rule_text import MAX_RULES_BYTES, parse_rules
+    from app.alerts.rules.rule_text import read_rules
     from app.errors import InvalidRequest, InvalidRules
 
     try:
-        with file.open("rb") as opened:
-            text = opened.read(MAX_RULES_BYTES + 1).decode()
-        return parse_rules(text, source=str(file))
+        return read_rules(file)
     except UnicodeDecodeError:
         raise InvalidRequest(f"{file}: not a text file: rules are UTF-8") from None
     except InvalidRules as error:
@@ -130,7 +128,7 @@ def _as_text(rules: "list[Rule]", found: "RuleTrial") -> str:
 def _count_line(rule: "Rule", num_fired: int, num_muted: int) -> str:
     if rule.on == "fix-outcome":
         return "on outcomes of fixes: not tested"
-    if _is_by_clock(rule):
+    if not _is_on_windows(rule):
         return "on missing data: not tested"
     times = f"fired {num_fired:,} time{'' if num_fired == 1 else 's'}"
     return f"{times}, and {num_muted:,} muted by other alerts" if num_muted else times
@@ -175,11 +173,7 @@ def _event(event: "AlertEvent") -> dict[str, str | float | None]:
     }
 
 
-def _is_by_clock(rule: "Rule") -> bool:
-    from app.alerts.readings.readings import MISSING_DATA_READINGS
-
-    return rule.on in MISSING_DATA_READINGS
-
-
 def _is_on_windows(rule: "Rule") -> bool:
-    return rule.on != "fix-outcome" and not _is_by_clock(rule)
+    from app.alerts.readings import WINDOW_READINGS
+
+    return rule.on in WINDOW_READINGS

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,11 +21,8 @@ def open_store(data_dir: Path | None) -> Iterator[tuple[Store, Settings]]:
     check_store_exists(settings)
     if not is_migrated(settings.store_url):
         raise StartUpFailed("the database's tables are of another version: run paceline migrate")
-    store = Store(settings.store_url, keys=settings.secret_keys())
-    try:
+    with closing(Store(settings.store_url, keys=settings.secret_keys())) as store:
         yield store, settings
-    finally:
-        store.close()
 
 
 def check_store_exists(settings: Settings) -> None:
@@ -44,12 +41,8 @@ def locked_secrets(settings: Settings) -> str | None:
     from app.store.credentials import resealing
 
     keys = settings.secret_keys()
-    store = Store(settings.store_url, keys=keys)
-    try:
-        with store.read() as conn:
-            counts = resealing.count(conn)
-    finally:
-        store.close()
+    with closing(Store(settings.store_url, keys=keys)) as store, store.read() as conn:
+        counts = resealing.count(conn)
     if not counts.locked:
         return None
     needed = ", ".join(sorted(counts.by_key.keys() - keys.ids))

@@ -15,6 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from types import FrameType
 
@@ -25,8 +26,7 @@ from app.api.service.demo_switch import DemoSwitch
 from app.cli.store_access import locked_secrets
 from app.data_directory import make_data_dir
 from app.errors import DiskFull, QueueUnavailable, StartUpFailed
-from app.ingest.embedded.queue import EmbeddedQueue
-from app.ingest.embedded.server import SET_PARENT_DEATH_SIGNAL, dies_with_parent
+from app.ingest.embedded import SET_PARENT_DEATH_SIGNAL, EmbeddedQueue, dies_with_parent
 from app.settings import Settings
 from app.store.migrations import migrate
 
@@ -227,7 +227,8 @@ class Supervisor:
     def keep_running(self) -> None:
         """Restart processes that die, until stopped."""
         while not self._stop.wait(_CHECK_EVERY_S):
-            self._check("queue", self._check_queue)
+            if self._queue is not None:
+                self._check("queue", partial(self._keep_queue, self._queue))
             for child in self._children:
                 self._check(child.name, child.keep_alive)
             self._check("demo", self._run_demo_while_on)
@@ -243,11 +244,6 @@ class Supervisor:
                 self._check_errors[part] = str(error)
                 log.exception("process not checked", name=part, retry_in_s=_CHECK_EVERY_S)
 
-    def _check_queue(self) -> None:
-        if self._queue is not None:
-            self._queue.keep_alive()
-            self._compact_queue(self._queue)
-
     def _wait_for_space(self) -> None:
         """Return once the disk has room for what a start writes, or when stopped."""
         while True:
@@ -259,8 +255,9 @@ class Supervisor:
                     continue
             return
 
-    def _compact_queue(self, queue: EmbeddedQueue) -> None:
-        """On a disk that fills, free what the queue's log holds of entries that are done."""
+    def _keep_queue(self, queue: EmbeddedQueue) -> None:
+        """Keep it alive; on a disk that fills, free what its log holds of entries that are done."""
+        queue.keep_alive()
         now_s = time.monotonic()
         if now_s < self._compact_at_s or self._disk.level == "ok" or not queue.alive():
             return
@@ -281,16 +278,14 @@ class Supervisor:
         self._demo.start()
 
     def _run_demo_while_on(self) -> None:
-        if self._demo_switch.path is None:
-            if self._demo is not None:
-                self._demo.keep_alive()
-        elif not self._demo_switch.is_on(time.time()):
+        has_switch = self._demo_switch.path is not None
+        if has_switch and not self._demo_switch.is_on(time.time()):
             self._demo_switch.turn_off()
             self._stop_demo()
-        elif self._demo is None:
-            self.start_demo()
-        else:
+        elif self._demo is not None:
             self._demo.keep_alive()
+        elif has_switch:
+            self.start_demo()
 
     def _stop_demo(self) -> None:
         if self._demo is not None:

@@ -6,12 +6,21 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from app.cli.options import MetaFile, TraceFile
-from app.cli.output import STANDARD_OUTPUT
+from app.cli.output import STANDARD_OUTPUT, refuse_to_overwrite, say_written, written_whole
+from app.cli.terminal import stderr_console
 from app.errors import InvalidRequest
+from app.formatting import plural
 
 if TYPE_CHECKING:
     from app.engine.replays import WindowReplay
     from app.engine.timeline.selection import TimelineSelection
+
+ChosenSteps = Annotated[
+    str | None, typer.Option(help="Steps, as in 3,5-9. Default: the slowest one.")
+]
+Runs = Annotated[
+    str | None, typer.Option(help="Some of recorded,simulated,ideal. Default: all three.")
+]
 
 # Perfetto opens this many in some seconds.
 MAX_DEFAULT_SLICES = 1_000_000
@@ -23,9 +32,7 @@ def timeline(
     trace: TraceFile,
     out: Annotated[Path, typer.Option(help="File to write.", metavar="FILE.json.gz")],
     meta: MetaFile = None,
-    steps: Annotated[
-        str | None, typer.Option(help="Steps, as in 3,5-9. Default: the slowest one.")
-    ] = None,
+    steps: ChosenSteps = None,
     workers: Annotated[
         str | None,
         typer.Option(
@@ -36,17 +43,12 @@ def timeline(
     ranks: Annotated[
         str | None, typer.Option(help="Workers by their global ranks instead, as in 0,8-11.")
     ] = None,
-    runs: Annotated[
-        str | None,
-        typer.Option(help="Some of recorded,simulated,ideal. Default: all three."),
-    ] = None,
+    runs: Runs = None,
 ) -> None:
     """Write the recorded, simulated and ideal timelines for https://ui.perfetto.dev.
 
     Example: paceline timeline trace-AR.parquet --steps 5-6 --workers 0/*,3/* --out AR.json.gz
     """
-    from app.cli.output import refuse_to_overwrite, say_written
-    from app.cli.terminal import stderr_console
     from app.cli.trace_input import errors_naming, read_trace
     from app.engine.replays import prepare
     from app.engine.timeline.selection import limit_replicas, num_slices, select
@@ -70,8 +72,6 @@ def timeline(
 def _write(replay: "WindowReplay", choice: "TimelineSelection", out: Path) -> None:
     from rich.progress import Progress
 
-    from app.cli.output import written_whole
-    from app.cli.terminal import stderr_console
     from app.engine.timeline.selection import num_slices
     from app.engine.timeline.writer import trace_event_pieces
 
@@ -104,9 +104,5 @@ def _print_shown_ranks(choice: "TimelineSelection", wanted: int) -> None:
 def _described(replay: "WindowReplay", choice: "TimelineSelection") -> str:
     from app.engine.timeline.selection import num_slices
 
-    counts = (
-        (len(choice.steps), "step"),
-        (int(choice.workers.sum()), "worker"),
-        (num_slices(replay, choice), "operation"),
-    )
-    return ", ".join(f"{count:,} {noun}{'' if count == 1 else 's'}" for count, noun in counts)
+    steps, workers = plural(len(choice.steps), "step"), plural(int(choice.workers.sum()), "worker")
+    return f"{steps}, {workers}, {plural(num_slices(replay, choice), 'operation')}"

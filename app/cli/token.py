@@ -45,7 +45,7 @@ def create(
 
     if expires_days == 0:
         raise InvalidRequest("--expires-days 0: the token would expire at once; give more")
-    names = [name.strip() for each in scope for name in each.split(",")]
+    names = [name.strip() for listed in scope for name in listed.split(",")]
     now_s = time.time()
     expires_s = None if expires_days is None else now_s + expires_days * _DAY_S
     wanted = tokens.NewToken(project, name, tokens.checked_scopes(names), job, expires_s)

@@ -8,16 +8,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from app.engine.questions.edits import (
-    Add,
-    DurationChange,
-    Edit,
-    Factor,
-    FromWorker,
-    Ideal,
-    Selection,
-    Set,
-)
+from app.engine.questions import edits
 from app.errors import InvalidRequest
 from app.trace.window import Window, parse_step_ranges
 
@@ -43,10 +34,10 @@ _HELP = "write what it selects (op=, stage=, dp=, worker=DP/STAGE, step=, mb=) a
 _CHANGES = "ideal, factor=X, add=SECONDS, set=SECONDS or from=DP/STAGE"
 
 
-def parse_edit(text: str, steps: Sequence[int]) -> Edit:
+def parse_edit(text: str, steps: Sequence[int]) -> edits.Edit:
     """One edit of a window with these steps."""
     select: dict[str, Any] = {}
-    changes: list[DurationChange] = []
+    changes: list[edits.DurationChange] = []
     for part in text.split():
         key, _, value = part.partition("=")
         if key in _FIELDS and value:
@@ -58,20 +49,21 @@ def parse_edit(text: str, steps: Sequence[int]) -> Edit:
             changes.append(_change(text, key, value))
     if len(changes) != 1:
         raise _refused(text, f"has {len(changes)} changes: {_HELP}: {_CHANGES}")
-    return Edit(changes[0], Selection(**select))
+    return edits.Edit(changes[0], edits.Selection(**select))
 
 
-def _change(text: str, key: str, value: str) -> DurationChange:
-    if key == "ideal" and not value:
-        return Ideal()
-    if key == "factor":
-        return Factor(_seconds(text, value, units=False))
-    if key == "add":
-        return Add(_seconds(text, value))
-    if key == "set":
-        return Set(_seconds(text, value))
-    if key == "from":
-        return FromWorker(*_worker(text, value))
+def _change(text: str, key: str, value: str) -> edits.DurationChange:
+    match key:
+        case "ideal" if not value:
+            return edits.Ideal()
+        case "factor":
+            return edits.Factor(_seconds(text, value, units=False))
+        case "add":
+            return edits.Add(_seconds(text, value))
+        case "set":
+            return edits.Set(_seconds(text, value))
+        case "from":
+            return edits.FromWorker(*_worker(text, value))
     raise _refused(text, f"{key[:40]!r} is not known: {_HELP}: {_CHANGES}")
 
 
@@ -83,7 +75,7 @@ def _numbers(text: str, value: str) -> tuple[int, ...]:
     found: list[int] = []
     for part in value.split(","):
         match = _RANGE.fullmatch(part)
-        first, last = (int(each or match[1]) for each in match.groups()) if match else (1, 0)
+        first, last = (int(end or match[1]) for end in match.groups()) if match else (1, 0)
         if first > last:
             raise _refused(text, f"{part[:40]!r} is no number or range: write 3 or 5-9")
         if last - first >= _MAX_LISTED:

@@ -5,13 +5,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.console import Console, Group, RenderableType
+from rich.table import Column, Table
+from rich.text import Text
 
-from app.cli.options import MetaFile, TraceFile
-from app.cli.output import STANDARD_OUTPUT, write_json
+from app.cli.options import MetaFile, TraceFile, json_option
+from app.cli.output import STANDARD_OUTPUT, printable, refuse_to_overwrite, write_json
+from app.cli.terminal import plain_table, right_aligned, stderr_console
 from app.errors import InvalidRequest
+from app.formatting import TIMES
 
 if TYPE_CHECKING:
     from app.engine.questions.answer import WhatIfAnswer
+    from app.engine.questions.apply import EditCounts
     from app.engine.questions.edits import Edit
 
 STANDARD_INPUT = Path("-")
@@ -36,20 +42,12 @@ def what_if(
             metavar="FILE.json",
         ),
     ] = None,
-    json_out: Annotated[
-        Path | None,
-        typer.Option("--json", help="Write the whole answer here; - is standard output."),
-    ] = None,
+    json_out: Annotated[Path | None, json_option("the whole answer")] = None,
 ) -> None:
     """Compute how long a step would take if some operations took a different time.
 
     Example: paceline what-if trace-AR.parquet --edit "op=pp-comm set=0" --edit "stage=3 factor=0.8"
     """
-    from rich.console import Console
-
-    from app.cli.output import refuse_to_overwrite
-    from app.cli.terminal import stderr_console
-    from app.cli.terminal.what_if import render_answer
     from app.engine.questions.answer import answer_as_json
 
     if not edit and edits is None:
@@ -83,7 +81,6 @@ def _read_edits(path: Path) -> "list[Edit]":
     from pydantic import ValidationError
 
     from app.api.routes.windows.what_if_edits import QuestionIn
-    from app.cli.output import printable
 
     name = "standard input" if path == STANDARD_INPUT else str(path)
     try:
@@ -91,7 +88,7 @@ def _read_edits(path: Path) -> "list[Edit]":
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         where = printable("".join(f"{str(part)[:64]}." for part in first["loc"]))[:-1]
-        problem = ": ".join(each for each in (name, where, first["msg"]) if each)
+        problem = ": ".join(filter(None, (name, where, first["msg"])))
         raise InvalidRequest(
             f'{problem}: write {{"edits": [{{"select": {{...}}, '
             '"change": {"kind": "factor", "value": 0.8}}]}'
@@ -110,3 +107,87 @@ def _content(path: Path, name: str) -> bytes:
     if len(content) > _MAX_FILE_BYTES:
         raise InvalidRequest(f"{name} is larger than 8 MiB: give fewer edits")
     return content
+
+
+_MAX_STEPS = 32
+
+
+def render_answer(answer: "WhatIfAnswer") -> RenderableType:
+    """The answer in a sentence, then its figures, edits and steps."""
+    return Group(
+        Text(_sentence(answer), style="bold"),
+        Text(),
+        _figures(answer),
+        Text("\nEdits", style="bold"),
+        *(Text(_edit(number, edit)) for number, edit in enumerate(answer.edits, 1)),
+        Text("\nSteps", style="bold"),
+        *_steps(answer),
+    )
+
+
+def _sentence(answer: "WhatIfAnswer") -> str:
+    now_s, then_s = float(answer.recorded_s.mean()), float(answer.expected_s.mean())
+    name, hours = printable(answer.replay.window.job.name), answer.gpu_hours_saved
+    effect = "saves" if hours >= 0 else "costs"
+    return (
+        f"A step of {name} would take {_seconds(then_s)} s instead of {_seconds(now_s)} s: "
+        f"that {effect} {abs(hours):,.3g} GPU-hours in {len(answer.replay.steps):,} steps."
+    )
+
+
+def _figures(answer: "WhatIfAnswer") -> Table:
+    runs = (
+        ("what if", answer.what_if_s, "with the edits"),
+        ("simulated", answer.simulated_s, "durations as recorded, no late launches"),
+        ("ideal", answer.ideal_s, _about_the_ideal(answer)),
+        ("recorded", answer.recorded_s, "as it was"),
+        ("expected", answer.expected_s, "with the edits and the late launches as recorded"),
+    )
+    what_if_s = float(answer.what_if_s.mean())
+    rows = []
+    for name, times_s, meaning in runs:
+        mean_s = float(times_s.mean())
+        is_compared = name in ("simulated", "ideal")
+        ratios = [_ratio(mean_s, what_if_s), _ratio(what_if_s, mean_s)] if is_compared else ["", ""]
+        rows.append((name, f"{_seconds(mean_s)} s", *ratios, meaning))
+    numbers = right_aligned("mean step", "speed-up over it", "slowdown to it")
+    return plain_table(["", *numbers, Column("", style="dim")], rows)
+
+
+def _about_the_ideal(answer: "WhatIfAnswer") -> str:
+    if answer.what_if_s.mean() < answer.ideal_s.mean():
+        # Its computations take the mean of all, the slow ones included.
+        return "without stragglers; the edits go further"
+    return "without stragglers"
+
+
+def _edit(number: int, edit: "EditCounts") -> str:
+    missing = edit.without_counterpart
+    kept = f"; {missing:,} have no counterpart and keep theirs" if missing else ""
+    return f"{number}. changes {edit.changed:,} operations{kept}"
+
+
+def _steps(answer: "WhatIfAnswer") -> list[RenderableType]:
+    table = plain_table(right_aligned("step", "simulated", "what if", "speed-up", "to ideal"), [])
+    steps, skipped = answer.replay.steps, answer.replay.skipped
+    times_s = (answer.simulated_s.tolist(), answer.what_if_s.tolist(), answer.ideal_s.tolist())
+    for step, simulated_s, what_if_s, ideal_s in zip(
+        steps[:_MAX_STEPS], *(column[:_MAX_STEPS] for column in times_s), strict=True
+    ):
+        seconds = [f"{_seconds(time_s)} s" for time_s in (simulated_s, what_if_s)]
+        ratios = _ratio(simulated_s, what_if_s), _ratio(what_if_s, ideal_s)
+        table.add_row(f"{step:,}", *seconds, *ratios)
+    more = len(steps) - _MAX_STEPS
+    rest = [Text(f"and {more:,} more steps: --json has them all")] if more > 0 else []
+    left_out = [Text(f"step {skip.step:,} is left out: {skip.reason}") for skip in skipped[:3]]
+    if len(skipped) > 3:
+        left_out.append(Text(f"and {len(skipped) - 3:,} more steps are left out"))
+    return [table, *rest, *left_out]
+
+
+def _seconds(value: float) -> str:
+    return f"{value:#.4g}".rstrip(".") if value < 1000 else f"{value:,.0f}"
+
+
+def _ratio(above: float, below: float) -> str:
+    return f"{above / below:.3f}{TIMES}" if below > 0 else ""

@@ -7,18 +7,17 @@ alert rules of a project are read again when they have changed.
 from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
-from app.alerts.readings.facts import MissingDataFacts, WindowFacts, window_position
+from app.alerts.facts import MissingDataFacts, WindowFacts, window_position
 from app.alerts.rule import Rule
 from app.alerts.rules.evaluation import AlertChange, JobAlerts, WindowPosition
 from app.consumer.context import ConsumerContext
 from app.consumer.run_cache import RunKey
 from app.store import jobs, runs, windows
 from app.store.alerting import alert_rules, alerts
-from app.store.database import Connection, Store
+from app.store.database import Connection
 from app.store.windows import WindowSummary
 from app.trace.job import project_of, shard_of
 
-_PAGE_SIZE = 500
 # How many of the newest windows are searched for one that rules have evaluated.
 _MAX_WINDOWS_SEARCHED = 100
 
@@ -89,12 +88,8 @@ class ShardAlerts:
 
     def jobs_put_away(self) -> list[str]:
         """The shard's archived and deleted jobs that have alerts."""
-        hidden = self._context.shared.get("hidden jobs", self._hidden_jobs)
+        hidden = self._context.read_once("hidden jobs", alerts.of_hidden_jobs)
         return sorted(filter(self._is_own_shard, hidden))
-
-    def _hidden_jobs(self) -> list[str]:
-        with self._context.store.read() as conn:
-            return alerts.of_hidden_jobs(conn)
 
     def apply_rules(self, job_id: str) -> list[AlertChange]:
         """Apply the current rules of the job's project."""
@@ -105,25 +100,24 @@ class ShardAlerts:
 
     def jobs_with_changed_rules(self) -> AffectedJobs:
         """Jobs affected by rules that have changed since the last call."""
-        shared, store = self._context.shared, self._context.store
-        changed = set(self._rules.changed(shared.get("rules", lambda: _rule_versions(store))))
+        versions = self._context.read_once("rules", alert_rules.versions)
+        changed = set(self._rules.changed(versions))
         if not changed:
             return AffectedJobs([], [])
-        with store.read() as conn:
-            found = {each for each in self._alerts if project_of(each) in changed}
+        with self._context.store.read() as conn:
+            found = {job_id for job_id in self._alerts if project_of(job_id) in changed}
             for project in changed:
-                found.update(self._with_alerts(conn, project))
+                found.update(filter(self._is_own_shard, jobs.with_alerts(conn, project)))
             stalled = runs.stalled(conn, now_s=self._context.unix_time())
         of_projects = [key for key in stalled if project_of(key[0]) in changed]
-        return AffectedJobs(
-            sorted(found), [key for key in of_projects if self._is_own_shard(key[0])]
-        )
+        own = [key for key in of_projects if self._is_own_shard(key[0])]
+        return AffectedJobs(sorted(found), own)
 
     def runs_pending_by_clock(self) -> list[tuple[str, int]]:
         """Current runs of the shard's jobs with an alert that is pending by the clock alone."""
         with self._context.store.read() as conn:
             mine = filter(self._is_own_shard, alerts.pending_by_clock(conn))
-            return [(each, jobs.get(conn, each).epoch) for each in mine]
+            return [(job_id, runs.current_epoch(conn, job_id)) for job_id in mine]
 
     def is_pending_by_clock(self, job_id: str) -> bool:
         """Whether the job has an alert that is pending by the clock alone."""
@@ -172,22 +166,12 @@ class ShardAlerts:
     def _is_own_shard(self, job_id: str) -> bool:
         return shard_of(job_id, self._context.num_shards) == self._shard
 
-    def _with_alerts(self, conn: Connection, project: str) -> set[str]:
-        found: set[str] = set()
-        states, cursor = alerts.page(conn, project, limit=_PAGE_SIZE)
-        while True:
-            found.update(state.job_id for state in states)
-            if cursor is None:
-                break
-            states, cursor = alerts.page(conn, project, cursor=cursor, limit=_PAGE_SIZE)
-        return set(filter(self._is_own_shard, found))
-
 
 def newest_counted(conn: Connection, job_id: str) -> WindowPosition | None:
     """Position of the newest evaluated window: earlier ones must not be evaluated again."""
     newest, _ = windows.page(conn, job_id, limit=_MAX_WINDOWS_SEARCHED)
-    counted = (each for each in newest if _is_counted(conn, job_id, each))
-    return next((window_position(each.window_id) for each in counted), None)
+    counted = (window for window in newest if _is_counted(conn, job_id, window))
+    return next((window_position(window.window_id) for window in counted), None)
 
 
 def _is_counted(conn: Connection, job_id: str, window: WindowSummary) -> bool:
@@ -196,11 +180,6 @@ def _is_counted(conn: Connection, job_id: str, window: WindowSummary) -> bool:
         return False
     is_complete = window.state == "complete"
     return is_complete or windows.get(conn, job_id, window.window_id).imputed is not None
-
-
-def _rule_versions(store: Store) -> Mapping[str, int]:
-    with store.read() as conn:
-        return alert_rules.versions(conn)
 
 
 class ProjectRules:

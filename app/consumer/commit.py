@@ -15,7 +15,6 @@ from app.alerts.rules.evaluation import AlertChange
 from app.consumer.alert_state import ShardAlerts
 from app.consumer.context import ConsumerContext
 from app.consumer.fix_outcomes import follow_fixes
-from app.consumer.recent_results import JudgedResult
 from app.consumer.run_cache import JobStateUnreadable, LoadedRun, RunCache, RunKey, SilentRanks
 from app.diagnosis import job_history
 from app.errors import LeaseLost, Unavailable
@@ -24,12 +23,12 @@ from app.ingest.queue import EventMessage
 from app.monitor import Observation
 from app.result.brief import brief_of
 from app.result.stored import split_by_step
-from app.store import dead_letters, fleet, hosts, jobs, joint_windows, shards, windows
+from app.store import dead_letters, exits, fleet, hosts, jobs, joint_windows, shards, windows
 from app.store import runs as stored_runs
 from app.store.alerting import alerts, notifications
 from app.store.database import Connection, with_longer_limit
 from app.store.dead_letters import DeadLetter
-from app.store.ending import exits
+from app.store.joint_windows import JudgedResult
 from app.store.shards import SpoolRow
 from app.store.windows import StepRow, WindowRecord
 
@@ -75,17 +74,13 @@ def save_alerts(
     Returns what to announce once the open transaction is committed.
     """
     # Resolved alerts first: one that has begun again since must lose its acknowledgement.
-    alerts.remove(conn, sorted({each.fingerprint for each in changes if each.state is None}))
+    alerts.remove(conn, sorted({change.fingerprint for change in changes if change.state is None}))
     last = {change.fingerprint: change.state for change in changes}
     alerts.save(conn, [state for state in last.values() if state is not None])
-    for change in changes:
-        for event in change.events:
-            alerts.add_event(conn, event)
-    return [
-        {"event": "alert", "job_id": job_id, "kind": event.kind}
-        for change in changes
-        for event in change.events
-    ]
+    events = [event for change in changes for event in change.events]
+    for event in events:
+        alerts.add_event(conn, event)
+    return [{"event": "alert", "job_id": job_id, "kind": event.kind} for event in events]
 
 
 def wake_alert_groups(
@@ -100,7 +95,7 @@ def wake_alert_groups(
     them in the same order, so that there is no deadlock.
     """
     at_s = context.database_time(conn) + context.group_wait_s
-    changed = {(job_id, each.rule) for job_id, each in news if each.is_news}
+    changed = {(job_id, change.rule) for job_id, change in news if change.is_news}
     for job_id, rule in sorted({*changed, *outcomes}):
         notifications.wake_group(conn, job_id, rule, at_s=at_s)
 
@@ -146,25 +141,16 @@ def _step_rows(outcome: WindowOutcome) -> list[StepRow]:
     window, result = outcome.change.window, outcome.observation.result
     times = result.step_time_s
     figures = zip(
-        result.steps, times.recorded, times.simulated, times.ideal, result.step_slowdown,
-        strict=False,
+        result.steps, result.step_started_s,
+        times.recorded, times.simulated, times.ideal, result.step_slowdown, strict=False,
     )  # fmt: skip
-    started_s = dict(zip(result.steps, result.step_started_s, strict=True))
+    epoch = window.epoch
     measured = {
-        step: StepRow(
-            window.epoch,
-            step,
-            recorded,
-            simulated,
-            ideal,
-            slowdown,
-            window.id,
-            started_s=started_s[step],
-        )
-        for step, recorded, simulated, ideal, slowdown in figures
+        step: StepRow(epoch, step, recorded, simulated, ideal, slowdown, window.id, started_s=at_s)
+        for step, at_s, recorded, simulated, ideal, slowdown in figures
     }
     skipped = {
-        skip.step: StepRow(window.epoch, skip.step, None, None, None, None, window.id, skip.reason)
+        skip.step: StepRow(epoch, skip.step, None, None, None, None, window.id, skip.reason)
         for skip in result.skipped_steps
     }
     return list((measured | skipped).values())
@@ -221,69 +207,59 @@ def save_turns(
     rows = []
     for turn in turns:
         context.note_progress()
-        rows += [row for each in turn.runs.values() if (row := _spool_row(each))]
+        rows += [_spool_row(changes) for changes in turn.runs.values() if changes.taken]
     shards.add_spooled(conn, rows)
     for turn in turns:
         context.note_progress()
         messages += [save_window(conn, context, outcome) for outcome in turn.outcomes]
-        messages += _save_silent_ranks(conn, turn)
+        for key, silence in turn.silences.items():
+            shards.save_silent_ranks(conn, *key, **silence._asdict())
+            messages.append({"event": "job", "job_id": turn.job_id})
         if turn.alerts:
             messages += save_alerts(conn, turn.job_id, turn.alerts)
         outcomes += _follow_fixes(conn, context, turn)
-        for each in turn.runs.values():
-            _save_run(conn, context, each)
+        for changes in turn.runs.values():
+            _save_run(conn, changes)
         if turn.letters:
             for letter in dead_letters.add(conn, turn.letters):
                 stored_runs.count_dead_letter(conn, letter)
-    changes = ((turn.job_id, each) for turn in turns for each in turn.alerts)
-    wake_alert_groups(conn, context, changes, outcomes)
+    news = ((turn.job_id, change) for turn in turns for change in turn.alerts)
+    wake_alert_groups(conn, context, news, outcomes)
     return messages
 
 
 def _follow_fixes(conn: Connection, context: ConsumerContext, turn: Turn) -> list[GroupKey]:
     """What the closed windows show of predicted fixes; the groups whose outcomes are due."""
-    closed = [
-        (each.change.window, each.observation)
-        for each in turn.outcomes
-        if each.change.window.state != "open"
-    ]
-    ended = [each.run.key[1] for each in turn.runs.values() if each.is_closed]
+    windows_after = [(outcome.change.window, outcome.observation) for outcome in turn.outcomes]
+    closed = [pair for pair in windows_after if pair[0].state != "open"]
+    ended = [changes.run.key[1] for changes in turn.runs.values() if changes.is_closed]
     return follow_fixes(conn, context, turn.job_id, closed, ended)
 
 
-def _save_silent_ranks(conn: Connection, turn: Turn) -> list[EventMessage]:
-    for key, each in turn.silences.items():
-        shards.save_silent_ranks(conn, *key, **each._asdict())
-    return [{"event": "job", "job_id": job_id} for job_id, _ in turn.silences]
-
-
-def _spool_row(each: RunTurn) -> SpoolRow | None:
-    if not each.taken:
-        return None
-    run = each.run
+def _spool_row(changes: RunTurn) -> SpoolRow:
+    run = changes.run
     run.turn += 1
+    return SpoolRow(*run.key, run.turn, changes.spooled_through, pack_spool(changes.taken))
+
+
+def _save_run(conn: Connection, changes: RunTurn) -> None:
+    run = changes.run
     job_id, epoch = run.key
-    return SpoolRow(job_id, epoch, run.turn, each.spooled_through, pack_spool(each.taken))
-
-
-def _save_run(conn: Connection, context: ConsumerContext, each: RunTurn) -> None:
-    run = each.run
-    each.has_state = each.has_state or run.assembler.is_dirty or each.is_closed
-    if each.has_state:
-        _save_assembler(conn, each)
-    if each.has_history:
-        _save_history(conn, run)
-    stored_runs.save(conn, *run.key, run.counts)
-    if each.newest_step is not None:
-        job_id, epoch = run.key
-        stored_runs.note_data(
-            conn, job_id, epoch=epoch, last_data_s=each.came_s, last_step=each.newest_step
-        )
-    if each.is_closed:
-        stored_runs.mark_closed(conn, *run.key)
+    changes.has_state = changes.has_state or run.assembler.is_dirty or changes.is_closed
+    if changes.has_state:
+        _save_assembler(conn, run)
+    if changes.has_history:
+        through_step, packed = int(run.history.steps[-1]), job_history.pack(run.history)
+        shards.save_history(conn, job_id, epoch, through_step=through_step, blob=packed)
+    stored_runs.save(conn, job_id, epoch, run.counts)
+    if (step := changes.newest_step) is not None:
+        at_s = changes.came_s
+        stored_runs.note_data(conn, job_id, epoch=epoch, last_data_s=at_s, last_step=step)
+    if changes.is_closed:
+        stored_runs.mark_closed(conn, job_id, epoch)
         _judge_whole_run(conn, run)
-    elif each.taken and stored_runs.reopen(conn, *run.key):
-        exits.goes_on(conn, *run.key, received_s=each.received_s)
+    elif changes.taken and stored_runs.reopen(conn, job_id, epoch):
+        exits.goes_on(conn, job_id, epoch, received_s=changes.received_s)
 
 
 def _judge_whole_run(conn: Connection, run: LoadedRun) -> None:
@@ -297,24 +273,17 @@ def _judge_whole_run(conn: Connection, run: LoadedRun) -> None:
     fleet.save_brief(conn, job_id, epoch, job.latest.first_step, brief)
 
 
-def _save_history(conn: Connection, run: LoadedRun) -> None:
-    through_step = int(run.history.steps[-1])
-    shards.save_history(
-        conn, *run.key, through_step=through_step, blob=job_history.pack(run.history)
-    )
-
-
-def _save_assembler(conn: Connection, each: RunTurn) -> None:
-    run = each.run
-    run.counts = replace(run.counts, lost_batches=run.assembler.tracker.num_lost)
+def _save_assembler(conn: Connection, run: LoadedRun) -> None:
+    tracker = run.assembler.tracker
+    run.counts = replace(run.counts, lost_batches=tracker.num_lost)
     shards.save_assembler(conn, *run.key, run.assembler.dump(run.turn))
     shards.forget_spooled(conn, *run.key, through_step=run.assembler.closed_through)
     windows.forget_remainders(conn, *run.key, before_step=run.assembler.first_revisable)
-    if run.assembler.tracker.has_new_drops:
-        stored_runs.save_drops(conn, *run.key, run.assembler.tracker.drops())
-    if run.assembler.tracker.has_new_hosts:
-        known = run.assembler.tracker.hosts()
-        hosts.save(conn, *run.key, known, run.assembler.tracker.placements())
+    if tracker.has_new_drops:
+        stored_runs.save_drops(conn, *run.key, tracker.drops())
+    if tracker.has_new_hosts:
+        known = tracker.hosts()
+        hosts.save(conn, *run.key, known, tracker.placements())
         hosts.add_to_run(conn, *run.key, known.values())
 
 
@@ -422,10 +391,11 @@ class TurnCommitter:
             context.announcer.announce(message)
         for turn in turns:
             self._runs.note_saved(turn.silences)
-            for each in turn.runs.values():
-                each.run.assembler.tracker.has_new_hosts &= not each.has_state
-                each.run.assembler.tracker.has_new_drops &= not each.has_state
-                if each.is_closed:
-                    self._runs.close(each.run.key)
+            for changes in turn.runs.values():
+                tracker = changes.run.assembler.tracker
+                tracker.has_new_hosts &= not changes.has_state
+                tracker.has_new_drops &= not changes.has_state
+                if changes.is_closed:
+                    self._runs.close(changes.run.key)
             for letter in turn.letters:  # the run's counts have changed in the store
                 self._runs.evict(letter.job_id)

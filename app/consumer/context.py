@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from uuid import uuid4
 
 from app.alerts.cordon import CordonHook
-from app.alerts.planning.plan import NotificationTiming
+from app.alerts.planning import NotificationTiming
 from app.alerts.rule import Rule
 from app.alerts.sending import Transport
 from app.ingest.assembly.assembler import WindowRules
@@ -20,6 +20,8 @@ from app.store import service_state
 from app.store.database import Connection, Store, now_s
 from app.store.disk.usage import DiskWatch
 from app.store.objects.bucket import Bucket
+
+AnswerT = TypeVar("AnswerT")
 
 # Of the processor, or of nothing at all (`watchdog.py`). The longest legitimate work without
 # progress, closing a window of 16 million operations, takes a third of this.
@@ -62,33 +64,33 @@ class ConsumerContext:
     wake_dispatcher: Callable[[], None] = lambda: None
     shared: "SharedReads" = field(default_factory=lambda: SharedReads())
 
-
-AnswerT = TypeVar("AnswerT")
+    def read_once(self, name: str, question: Callable[[Connection], AnswerT]) -> AnswerT:
+        """The answer of the store, which all shards of a round of ticks share."""
+        known = self.shared.answers
+        if known is not None and name in known:
+            shared: AnswerT = known[name]
+            return shared
+        with self.store.read() as conn:
+            answer = question(conn)
+        if known is not None:
+            known[name] = answer
+        return answer
 
 
 class SharedReads:
     """What the shards of one consumer read alike: once a round of their ticks, for all of them."""
 
     def __init__(self) -> None:
-        self._found: dict[str, Any] | None = None
+        self.answers: dict[str, Any] | None = None  # by name; None outside of a round
 
     @contextmanager
     def round(self) -> Iterator[None]:
         """Keep answers for the length of the block."""
-        self._found = {}
+        self.answers = {}
         try:
             yield
         finally:
-            self._found = None
-
-    def get(self, name: str, read: Callable[[], AnswerT]) -> AnswerT:
-        """What `read` returned first in this round; outside of one it is called each time."""
-        if self._found is None:
-            return read()
-        if name not in self._found:
-            self._found[name] = read()
-        found: AnswerT = self._found[name]
-        return found
+            self.answers = None
 
 
 @dataclass(frozen=True, slots=True)

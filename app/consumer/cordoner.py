@@ -13,7 +13,7 @@ import structlog
 
 from app.alerts import cordon
 from app.alerts.cordon import CordonHook, CordonRequest, CordonResult
-from app.alerts.guard.guard import SsrfGuard
+from app.alerts.guard import SsrfGuard
 from app.errors import Unavailable
 from app.store import audit, hosts
 from app.store.database import Connection, Store

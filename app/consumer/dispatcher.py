@@ -6,37 +6,37 @@ and last notifications. A crash before its commit repeats it all; after it, the 
 
 import threading
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import structlog
 
+from app.alerts.addressing import notices_for
 from app.alerts.cordon import CordonRequest, cordon_request_for
-from app.alerts.formats.registry import format_takes, refresh_every_s, render_notice
-from app.alerts.notice import Message, Notice, NoticeGroup
+from app.alerts.formats.registry import format_takes, refresh_every_s
+from app.alerts.notice import NoticeGroup
 from app.alerts.picture_links import KEY_NAME, SignedPictureLinks
-from app.alerts.planning import plan as planning
-from app.alerts.planning.addressing import notices_for
-from app.alerts.planning.plan import (
+from app.alerts.planning import (
     Draft,
     DraftKind,
     LastNotified,
     NotificationPlan,
-    NotificationTiming,
+    plan_notifications,
 )
 from app.alerts.receiver import Receiver
 from app.consumer.context import NotifyContext
 from app.consumer.cordoner import Cordoner
+from app.consumer.fix_outcomes import hand_over, write_outcomes
 from app.consumer.group_snapshot import (
     GroupSnapshot,
     last_notified,
     notification_rows,
     read_snapshot,
 )
-from app.consumer.outcome_notices import hand_over, write_outcomes
+from app.consumer.sender import write_message
 from app.errors import LeaseLost, SecretsLocked, Unavailable
 from app.store import as_of, jobs, service_state
-from app.store.alerting import notifications, outbox, silences
+from app.store.alerting import notifications, silences
 from app.store.alerting.notifications import AlertGroup, LastNotification
 from app.store.database import Connection
 from app.trace.job import project_of
@@ -131,7 +131,8 @@ class Dispatcher:
     def _dispatch(self, group: AlertGroup) -> None:
         try:
             with self._context.store.write() as conn:
-                result = self._plan_and_write(conn, group, self._context.database_time(conn))
+                now_s = self._context.database_time(conn)
+                number, request = self._plan_and_write(conn, group, now_s)
         except LeaseLost as error:
             log.info("alerts planned by another", reason=str(error))
             return
@@ -141,7 +142,11 @@ class Dispatcher:
         except Exception:
             log.exception("alerts not planned", job=group.job_id, rule=group.rule)
             return
-        self._after_commit(group, result)
+        if number:
+            log.info("notifications written", job=group.job_id, rule=group.rule, messages=number)
+            self._nudge()
+        if request is not None and self._cordoner is not None:
+            self._cordoner.ask(request)
 
     def _postpone(self, group: AlertGroup, error: Unavailable) -> None:
         """Postpone a group that is locked or takes too long, so that it does not delay the others.
@@ -155,43 +160,29 @@ class Dispatcher:
 
     def _plan_and_write(
         self, conn: Connection, group: AlertGroup, now_s: float
-    ) -> "_DispatchResult":
+    ) -> tuple[int, CordonRequest | None]:
+        """How many messages were written, and the request to make once that is committed."""
         was_held = group.held_since_s is not None
         processed = as_of.read(conn, num_shards=self._context.num_shards, now_s=now_s)
         progress = processed.of(group.job_id)
         refreshed_before_s = now_s - (group.refreshed_at_s or 0.0)
         if was_held and progress.is_behind and 0 <= refreshed_before_s < _REFRESHED_WITHIN_S:
             # Planning it would cost the database that consumers need to catch up.
-            notifications.release(
-                conn,
-                group,
-                next_at_s=now_s + _HELD_FOR_S,
-                last_at_s=None,
-                refreshed_at_s=group.refreshed_at_s,
-                held_since_s=group.held_since_s,
-            )
-            return _DispatchResult(0, None)
+            _leave(conn, group, next_at_s=now_s + _HELD_FOR_S)
+            return 0, None
         snapshot = read_snapshot(conn, self._context.default_rules, group, now_s)
         if snapshot.rule is None or (snapshot.rule.on != "fix-outcome" and not snapshot.alerts):
             # Its name may have been that of the rule on outcomes.
             hand_over(conn, self._context, group, now_s)
         if snapshot.rule is None and any(alert.is_firing for alert in snapshot.alerts):
             # The rule was removed, and the consumer has yet to resolve its alerts: not news.
-            notifications.release(
-                conn,
-                group,
-                next_at_s=now_s + self._context.timing.interval_s,
-                last_at_s=None,
-                refreshed_at_s=group.refreshed_at_s,
-                held_since_s=group.held_since_s,
-            )
-            return _DispatchResult(0, None)
+            _leave(conn, group, next_at_s=now_s + self._context.timing.interval_s)
+            return 0, None
         if snapshot.rule is not None and snapshot.rule.on == "fix-outcome":
-            number = write_outcomes(
-                conn, self._context, group, snapshot.rule, snapshot.receivers, now_s
-            )
-            return _DispatchResult(number, None)
-        plan = planning.plan_notifications(
+            to = snapshot.receivers
+            return write_outcomes(conn, self._context, group, snapshot.rule, to, now_s), None
+        refresh_s = refresh_every_s(receiver.format for receiver in snapshot.receivers)
+        plan = plan_notifications(
             snapshot.alerts,
             last_notified(snapshot.notified),
             silences=silences.active(conn, project_of(group.job_id), now_s=now_s),
@@ -199,7 +190,7 @@ class Dispatcher:
             # What has waited does not wait for the group's next turn, too.
             last_at_s=None if was_held else group.last_at_s,
             now_s=now_s,
-            timing=self._timing(snapshot),
+            timing=replace(self._context.timing, refresh_s=refresh_s),
             refreshed_at_s=group.refreshed_at_s,
             is_held=progress.is_behind,
         )
@@ -222,11 +213,7 @@ class Dispatcher:
         )
         if request is not None and self._cordoner is not None:
             self._cordoner.note(conn, request, now_s)
-        return _DispatchResult(written.num_by_kind.total() + num_late, request)
-
-    def _timing(self, snapshot: GroupSnapshot) -> NotificationTiming:
-        refresh_s = refresh_every_s(each.format for each in snapshot.receivers)
-        return replace(self._context.timing, refresh_s=refresh_s)
+        return written.num_by_kind.total() + num_late, request
 
     def _request(
         self,
@@ -245,17 +232,17 @@ class Dispatcher:
         ]
         return cordon_request_for(snapshot.rule, group.job_id, begins)
 
-    def _after_commit(self, group: AlertGroup, result: "_DispatchResult") -> None:
-        if result.num_messages:
-            log.info(
-                "notifications written",
-                job=group.job_id,
-                rule=group.rule,
-                messages=result.num_messages,
-            )
-            self._nudge()
-        if result.request is not None and self._cordoner is not None:
-            self._cordoner.ask(result.request)
+
+def _leave(conn: Connection, group: AlertGroup, *, next_at_s: float) -> None:
+    """Leave the group as it is until then."""
+    notifications.release(
+        conn,
+        group,
+        next_at_s=next_at_s,
+        last_at_s=None,
+        refreshed_at_s=group.refreshed_at_s,
+        held_since_s=group.held_since_s,
+    )
 
 
 def _held_since_s(
@@ -274,14 +261,6 @@ def _held_since_s(
     return group.held_since_s if is_about_to_end else None
 
 
-@dataclass(frozen=True, slots=True)
-class _DispatchResult:
-    """What is left to do once the transaction is committed."""
-
-    num_messages: int
-    request: CordonRequest | None
-
-
 @dataclass(slots=True)
 class WrittenMessages:
     """Messages written, by kind of draft, and the alerts whose changes they report."""
@@ -293,11 +272,6 @@ class WrittenMessages:
     def is_notice(self) -> bool:
         """Whether a firing or resolved message was written."""
         return any(self.num_by_kind[kind] for kind in ("firing", "resolved"))
-
-    def add(self, kind: DraftKind, fingerprints: Collection[str]) -> None:
-        """Count one message."""
-        self.num_by_kind[kind] += 1
-        self.fingerprints.update(fingerprints)
 
 
 @dataclass(frozen=True, slots=True)
@@ -321,9 +295,16 @@ class Sending:
         addressee = self._addressee()
         for draft in drafts:
             for receiver in receivers:
-                if format_takes(receiver.format, draft.kind):
-                    for notice in _write_draft(self.conn, addressee, draft, receiver, self.now_s):
-                        written.add(draft.kind, notice.about)
+                if not format_takes(receiver.format, draft.kind):
+                    continue
+                if draft.kind == "refresh":
+                    group = (self.group.job_id, self.group.rule)
+                    notifications.drop_refreshes(self.conn, receiver.endpoint_id, *group)
+                for notice in notices_for(draft, addressee, receiver, now_s=self.now_s):
+                    result = write_message(self.conn, notice, receiver, self.group.job_id)
+                    if result != "failed":
+                        written.num_by_kind[draft.kind] += 1
+                        written.fingerprints.update(notice.about)
         return written
 
     def _addressee(self) -> NoticeGroup:
@@ -346,45 +327,6 @@ def _picture_links(
         log.warning("messages without pictures", reason=str(error))
         return None
     return SignedPictureLinks(base_url, key)
-
-
-def _write_draft(
-    conn: Connection, addressee: NoticeGroup, draft: Draft, receiver: Receiver, now_s: float
-) -> list[Notice]:
-    if draft.kind == "refresh":
-        notifications.drop_refreshes(conn, receiver.endpoint_id, addressee.job_id, addressee.rule)
-    notices = notices_for(draft, addressee, receiver, now_s=now_s)
-    return [notice for notice in notices if _add_to_outbox(conn, addressee, notice, receiver)]
-
-
-def _add_to_outbox(
-    conn: Connection, addressee: NoticeGroup, notice: Notice, receiver: Receiver
-) -> bool:
-    message = _render_message(notice, receiver)
-    if message is None:
-        return False
-    outbox.add(
-        conn,
-        endpoint_id=receiver.endpoint_id,
-        notice_id=notice.notice_id,
-        job_id=addressee.job_id,
-        rule=addressee.rule,
-        kind=notice.kind,
-        message=message,
-        fingerprints=notice.about,
-        listed=[alert.fingerprint for alert in notice.alerts],
-        now_s=notice.at_s,
-    )
-    return True
-
-
-def _render_message(notice: Notice, receiver: Receiver) -> Message | None:
-    try:
-        return render_notice(notice, receiver)
-    except Exception:
-        # The other receivers may have formats that work.
-        log.exception("message not written", receiver=receiver.endpoint_id)
-        return None
 
 
 def notify_new_receivers(sending: Sending, snapshot: GroupSnapshot, plan: NotificationPlan) -> int:
@@ -426,26 +368,17 @@ def save_notified(
     A firing without any message stays due, for receivers to come; a resolution without one does
     not. For the alerts `asked` about, the cordon hook was called, and is not called again.
     """
-    after = dict(_notified_after(snapshot, plan, written, asked))
-    notifications.save_notifications(
-        conn, group.job_id, group.rule, notification_rows(snapshot.alerts, after, snapshot.notified)
-    )
-    notifications.forget_notifications(conn, plan.forgotten)
-
-
-def _notified_after(
-    snapshot: GroupSnapshot,
-    plan: NotificationPlan,
-    written: WrittenMessages,
-    asked: Collection[str],
-) -> Iterator[tuple[str, LastNotified]]:
-    known = {each for each, row in snapshot.notified.items() if row.kind not in _AT_REST}
+    known = {alert for alert, row in snapshot.notified.items() if row.kind not in _AT_REST}
+    after: dict[str, LastNotified] = {}
     for fingerprint, last in plan.notified.items():
         # A repeat without this alert counts for it, too: else it would be repeated each time.
         is_notified = fingerprint in written.fingerprints or (
             written.is_notice and fingerprint in known
         )
         if last.kind != "firing" or is_notified:
-            yield fingerprint, last
+            after[fingerprint] = last
         elif fingerprint in asked:
-            yield fingerprint, replace(last, kind="lapsed")
+            after[fingerprint] = replace(last, kind="lapsed")
+    rows = notification_rows(snapshot.alerts, after, snapshot.notified)
+    notifications.save_notifications(conn, group.job_id, group.rule, rows)
+    notifications.forget_notifications(conn, plan.forgotten)

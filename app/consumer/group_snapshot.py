@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from app.alerts.alert import AlertEvent, AlertState, Detail
 from app.alerts.labels import inhibited_fingerprints, labels_by_current_rule, labels_of
 from app.alerts.notice import NoticeAlert
-from app.alerts.planning.plan import CurrentAlert, LastNotified
+from app.alerts.planning import CurrentAlert, LastNotified
 from app.alerts.receiver import Receiver
 from app.alerts.rule import SEVERITIES, Rule, Severity
 from app.alerts.wording import alert_sentence
@@ -48,9 +48,10 @@ def read_snapshot(
     notified = notifications.last_notifications(conn, group.job_id, group.rule)
     mine = [state for state in of_job if state.rule == group.rule]
     if rule is not None and mine:
-        _, labels = jobs.name_and_labels(conn, group.job_id)
-        mine = _with_rule_fields(mine, rule, labels)
-    receivers = [each for each in stored_receivers.of_alerts(conn, project) if each.is_enabled]
+        _, of_job_labels = jobs.name_and_labels(conn, group.job_id)
+        mine = [_as_by_rule(state, rule, of_job_labels) for state in mine]
+    known_receivers = stored_receivers.of_alerts(conn, project)
+    receivers = [receiver for receiver in known_receivers if receiver.is_enabled]
     alerts = current_alerts(conn, mine, notified, now_s)
     if rule is not None and group.held_since_s is not None:
         alerts += _missed_alerts(conn, group, rule, alerts, notified)
@@ -63,19 +64,10 @@ def read_snapshot(
     )
 
 
-def _with_rule_fields(
-    states: Iterable[AlertState], rule: Rule, of_job: Mapping[str, str]
-) -> list[AlertState]:
-    """The alerts with severity, labels and runbook of the current rule."""
-    return [
-        replace(
-            state,
-            severity=rule.severity,
-            labels=labels_by_current_rule(state, rule, of_job),
-            runbook_url=rule.runbook_url,
-        )
-        for state in states
-    ]
+def _as_by_rule(state: AlertState, rule: Rule, of_job: Mapping[str, str]) -> AlertState:
+    """The alert with severity, labels and runbook of the current rule."""
+    labels, runbook_url = labels_by_current_rule(state, rule, of_job), rule.runbook_url
+    return replace(state, severity=rule.severity, labels=labels, runbook_url=runbook_url)
 
 
 def current_alerts(
@@ -176,7 +168,8 @@ def _firing_alert(
         detail=state.detail,
         threshold=state.threshold,
         runbook_url=state.runbook_url,
-        known_as=_first_labels(row),
+        # Labels of the first notification; none if the alert has begun anew.
+        known_as={} if row is None or row.kind == "resolved" else row.known_as,
         assigned_to=state.assigned_to,
         note=state.note,
     )
@@ -217,11 +210,6 @@ def _resolved_alert(
         detail=event.detail,
     )
     return CurrentAlert(ended)
-
-
-def _first_labels(row: LastNotification | None) -> Mapping[str, str]:
-    """Labels of the first notification; none if the alert has begun anew."""
-    return {} if row is None or row.kind == "resolved" else row.known_as
 
 
 def _severity(row: LastNotification) -> Severity:

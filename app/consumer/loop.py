@@ -122,10 +122,8 @@ class Consumer:
             at_s = self._context.database_time(conn)
             as_of.note_taken(conn, self._name, before_s, now_s=at_s)
             as_of.note_refused(conn, stuck, now_s=at_s)
-        is_behind = (
-            len(before_s) < len(self._shards)
-            or max(before_s.values(), default=0.0) > _AS_OF_EVERY_S
-        )
+        longest_s = max(before_s.values(), default=0.0)
+        is_behind = len(before_s) < len(self._shards) or longest_s > _AS_OF_EVERY_S
         self._next_as_of_s = now_s + (_AS_OF_WHILE_BEHIND_S if is_behind else _AS_OF_EVERY_S)
 
     def _leave_shards_if_cut_off(self) -> None:
@@ -144,9 +142,8 @@ class Consumer:
         for shard in set(self._shards) - set(self.leases.held):
             del self._shards[shard]
         for shard in set(self.leases.held) - set(self._shards):
-            self._shards[shard] = ShardWork(
-                self._context, shard, self._name, self.leases.held[shard]
-            )
+            fence = self.leases.held[shard]
+            self._shards[shard] = ShardWork(self._context, shard, self._name, fence)
             self._claim_stale(0.0, [shard])
 
     def _claim_stale(self, min_idle_s: float, of_shards: list[int] | None = None) -> None:
@@ -174,13 +171,10 @@ class Consumer:
             action(self._shards[shard])
         except LeaseLost as error:
             log.warning("shard lost", shard=shard, reason=str(error))
-            self._count_fenced()
+            with suppress(Unavailable), self._context.store.write() as conn:
+                runs.add_to_total(conn, "fenced_commits", 1)
             self.leases.held.pop(shard, None)
             del self._shards[shard]
-
-    def _count_fenced(self) -> None:
-        with suppress(Unavailable), self._context.store.write() as conn:
-            runs.add_to_total(conn, "fenced_commits", 1)
 
     def _leave(self, *, for_good: bool) -> None:
         try:
@@ -213,7 +207,7 @@ class Leases:
         self._are_released, began_s = False, context.monotonic()
         with context.store.write() as conn:
             now_s = context.database_time(conn)
-            self._heartbeat(conn, now_s, has_turned=self.has_turned)
+            self._heartbeat(conn, now_s, context.lease_s, has_turned=self.has_turned)
             num_live = max(1, shards.count_live(conn, now_s=now_s))
             fair = -(-context.num_shards // num_live)
             for shard in list(self.held):
@@ -237,28 +231,17 @@ class Leases:
             if self._are_released:
                 return
             now_s = context.database_time(conn)
-            self._heartbeat(conn, now_s)
+            self._heartbeat(conn, now_s, context.lease_s)
+            lease = {"now_s": now_s, "lease_s": context.lease_s}
             for shard, fence in list(self.held.items()):
                 with suppress(LeaseLost):
-                    shards.renew(
-                        conn, shard, self._name, fence, now_s=now_s, lease_s=context.lease_s
-                    )
+                    shards.renew(conn, shard, self._name, fence, **lease)
 
     def _heartbeat(
-        self,
-        conn: Connection,
-        now_s: float,
-        *,
-        lease_s: float | None = None,
-        has_turned: bool = False,
+        self, conn: Connection, now_s: float, lease_s: float, *, has_turned: bool = False
     ) -> None:
         shards.heartbeat(
-            conn,
-            self._name,
-            now_s=now_s,
-            lease_s=self._context.lease_s if lease_s is None else lease_s,
-            knows=EXTENSIONS,
-            has_turned=has_turned,
+            conn, self._name, now_s=now_s, lease_s=lease_s, knows=EXTENSIONS, has_turned=has_turned
         )
 
     def _renew(self, conn: Connection, shard: int, *, keep: bool, now_s: float) -> None:
@@ -292,7 +275,7 @@ class Leases:
                 if for_good:
                     shards.forget_consumer(conn, self._name)
                 else:
-                    self._heartbeat(conn, self._context.database_time(conn), lease_s=0.0)
+                    self._heartbeat(conn, self._context.database_time(conn), 0.0)
             self.held.clear()
 
 

@@ -1,26 +1,23 @@
 """Build a consumer from settings, and run it with its threads."""
 
 import gc
+import random
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 
 import structlog
 
-from app.consumer import notify_settings
+from app.alerts.planning import NotificationTiming
+from app.alerts.rule import Rule
+from app.charts.report.png import is_png_available
 from app.consumer.context import ConsumerContext, NotifyContext
 from app.consumer.cordoner import Cordoner
 from app.consumer.dispatcher import Dispatcher
 from app.consumer.janitor import Janitor
-from app.consumer.loop import (
-    REFRESHES_A_LEASE,
-    Backoff,
-    Consumer,
-    keep_renewing,
-)
-from app.consumer.mover import Mover
+from app.consumer.loop import REFRESHES_A_LEASE, Backoff, Consumer, keep_renewing
 from app.consumer.sender import OutboxSender
 from app.consumer.watchdog import Watchdog
 from app.diagnosis.warm_up import WarmUp
@@ -34,7 +31,8 @@ from app.settings import Settings
 from app.store.alerting import receivers
 from app.store.credentials import resealing
 from app.store.database import Store, durability_weaknesses, is_migrated, now_s
-from app.store.disk.recorder import DiskRecorder
+from app.store.disk.forecast import DiskRecorder
+from app.store.objects.moves import Mover
 from app.store.shrinking.thinning import ThinningDays
 from app.telemetry import set_up_logging
 
@@ -82,14 +80,8 @@ def run(
         watchdog = Watchdog()
         context = replace(context, note_progress=watchdog.restart, wake_dispatcher=dispatcher.wake)
         consumer = Consumer(context, owner)
-        _start_thread(
-            stack,
-            "heartbeat",
-            keep_renewing,
-            consumer.leases,
-            context.lease_s / REFRESHES_A_LEASE,
-            stop,
-        )
+        every_s = context.lease_s / REFRESHES_A_LEASE
+        _start_thread(stack, "heartbeat", keep_renewing, consumer.leases, every_s, stop)
         stack.callback(watchdog.stop)
         stack.callback(stop.set)
         # Later garbage collections need not scan what start-up has created.
@@ -104,6 +96,35 @@ def _start_thread(stack: ExitStack, name: str, work: Callable[..., None], *args:
     thread = threading.Thread(target=work, args=args, name=name)
     thread.start()
     stack.callback(thread.join)
+
+
+def notify_context(settings: Settings, store: Store, rules: Sequence[Rule]) -> NotifyContext:
+    """Dependencies of dispatcher and sender.
+
+    Raises:
+        StartUpFailed: a setting cannot be used.
+    """
+    return NotifyContext(
+        store=store,
+        transport=settings.transport(),
+        default_rules=rules,
+        timing=NotificationTiming(
+            interval_s=settings.alert_group_interval_s,
+            repeat_s=settings.alert_repeat_h * 3600.0,
+            damping_s=settings.alert_damping_s,
+        ),
+        base_url=settings.public_url,
+        has_pictures=has_pictures(settings),
+        hook=settings.cordon_hook(),
+        num_shards=settings.shards,
+        rng=random.Random(),  # noqa: S311 - spreads retries; need not be secret
+    )
+
+
+def has_pictures(settings: Settings) -> bool:
+    """Whether messages show charts: receivers fetch them by https only."""
+    is_public = (settings.public_url or "").lower().startswith("https://")
+    return is_public and is_png_available()
 
 
 def check(settings: Settings) -> None:
@@ -130,37 +151,21 @@ def _warn_of_secrets(store: Store) -> None:
         )
 
 
-def _put_settings_receiver(settings: Settings, context: ConsumerContext) -> None:
-    with context.store.write() as conn:
-        receivers.put_settings_receiver(conn, settings.settings_receiver())
-
-
 def _start_notifying(
     stack: ExitStack, settings: Settings, context: ConsumerContext, stop: threading.Event
 ) -> Dispatcher:
     """Start dispatcher and sender in threads: no receiver delays an analysis."""
-    notify_context = notify_settings.notify_context(settings, context.store, context.default_rules)
-    sender = OutboxSender(notify_context)
-    cordoner = _start_cordoner(stack, notify_context, context, stop)
+    notify = notify_context(settings, context.store, context.default_rules)
+    sender = OutboxSender(notify)
+    cordoner = None
+    if notify.hook is not None:
+        guard = notify.transport.operator_guard
+        cordoner = Cordoner(notify.store, notify.hook, guard, context.unix_time)
+        _start_thread(stack, "cordoner", cordoner.run, stop)
     _start_thread(stack, "sender", sender.run, stop)
-    dispatcher = Dispatcher(notify_context, cordoner, sender.nudge)
+    dispatcher = Dispatcher(notify, cordoner, sender.nudge)
     _start_thread(stack, "dispatcher", dispatcher.run, stop)
     return dispatcher
-
-
-def _start_cordoner(
-    stack: ExitStack, notify_context: NotifyContext, context: ConsumerContext, stop: threading.Event
-) -> Cordoner | None:
-    if notify_context.hook is None:
-        return None
-    cordoner = Cordoner(
-        notify_context.store,
-        notify_context.hook,
-        notify_context.transport.operator_guard,
-        context.unix_time,
-    )
-    _start_thread(stack, "cordoner", cordoner.run, stop)
-    return cordoner
 
 
 def _wait_for_context(
@@ -173,7 +178,8 @@ def _wait_for_context(
             try:
                 context = _open_context(settings, attempt)
                 _warn_of_secrets(context.store)
-                _put_settings_receiver(settings, context)
+                with context.store.write() as conn:
+                    receivers.put_settings_receiver(conn, settings.settings_receiver())
             except Unavailable as error:
                 backoff.wait(error)
             else:

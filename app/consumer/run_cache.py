@@ -7,6 +7,7 @@ batches, whatever the batches contain; alert rules get them as facts.
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from hashlib import sha1
 from itertools import zip_longest
 from math import inf
@@ -15,10 +16,9 @@ from typing import Any, NamedTuple
 import structlog
 
 from app import formatting
-from app.alerts.readings.facts import MissingDataFacts
+from app.alerts.facts import MissingDataFacts
 from app.consumer.context import ConsumerContext
 from app.consumer.queue_looks import QueueLooks
-from app.consumer.recent_results import RecentResults
 from app.diagnosis import job_history
 from app.diagnosis.job_history import History
 from app.errors import ObjectStorageUnavailable, PacelineError
@@ -36,6 +36,7 @@ from app.ingest.queue import entry_order
 from app.ingest.wire import codec
 from app.store import as_of, hosts, jobs, runs, shards, windows
 from app.store.database import Connection, with_longer_limit
+from app.store.joint_windows import RecentResults
 from app.store.objects import moves
 from app.store.runs import IngestCounts
 from app.trace.job import shard_of
@@ -173,12 +174,6 @@ class LoadedRun:
     last_step: int | None = None
     far_step: tuple[int, int] | None = None
 
-    @property
-    def is_at_first_steps(self) -> bool:
-        """Whether no step has been complete so far, and none given up."""
-        assembler = self.assembler
-        return assembler.longest_span_s is None and assembler.closed_through == NO_STEP
-
     def add(
         self,
         batch: OpBatch,
@@ -257,14 +252,8 @@ def load_run(conn: Connection, context: ConsumerContext, key: RunKey) -> LoadedR
         RecentResults(context.store, *key),
         saved,
         now_s,
-        _last_step(conn, key),
+        activity.last_step,
     )
-
-
-def _last_step(conn: Connection, key: RunKey) -> int | None:
-    job_id, epoch = key
-    record = jobs.get(conn, job_id)
-    return record.last_step if record.epoch == epoch else None
 
 
 def _history(conn: Connection, key: RunKey) -> History:
@@ -372,11 +361,9 @@ class RunCache:
         """Runs that have registered and sent nothing so far; empty unless a check is due."""
         if self._context.monotonic() < self._next_listen_s:
             return []
-        return self._of_shard(self._context.shared.get("starting runs", self._starting))
-
-    def _starting(self) -> set[RunKey]:
-        with self._context.store.read() as conn:
-            return set(runs.starting(conn, now_s=self._context.unix_time()))
+        now_s = self._context.unix_time()
+        starting = partial(runs.starting, now_s=now_s)
+        return self._of_shard(self._context.read_once("starting runs", starting))
 
     @property
     def to_reload(self) -> list[RunKey]:
@@ -419,11 +406,12 @@ class RunCache:
 
     def due(self) -> list[RunKey]:
         """Runs with a step past its deadline, or with an open window to announce."""
-        return [
-            key
-            for key, run in self._runs.items()
-            if _is_due(run.assembler, self.heard_of_s(key[0]))
-        ]
+        return [key for key, run in self._runs.items() if self._is_due(key[0], run.assembler)]
+
+    def _is_due(self, job_id: str, assembler: RunAssembler) -> bool:
+        deadline_s = assembler.next_deadline_s()
+        is_past = deadline_s is not None and deadline_s <= self.heard_of_s(job_id)
+        return assembler.has_unreported_steps or is_past
 
     def evict(self, job_id: str) -> None:
         """Drop a job after an error: its memory may be wrong. The next tick loads it again."""
@@ -476,15 +464,13 @@ class RunCache:
         return self._processed.is_excused(key[0], registered_s)
 
     def _note_processed(self) -> None:
-        self._processed = self._context.shared.get("processed", self._read_processed)
+        self._processed = self._context.read_once("processed", self._read_processed)
         excused = {key[0] for key in self._runs if self.is_excused(key)}
         self._held_s = {job_id: self.heard_of_s(job_id) for job_id in excused}
 
-    def _read_processed(self) -> as_of.Processed:
-        context = self._context
-        with context.store.read() as conn:
-            now_s = context.database_time(conn)
-            return as_of.read(conn, num_shards=context.num_shards, now_s=now_s)
+    def _read_processed(self, conn: Connection) -> as_of.Processed:
+        now_s = self._context.database_time(conn)
+        return as_of.read(conn, num_shards=self._context.num_shards, now_s=now_s)
 
     def note_saved(self, news: Mapping[RunKey, SilentRanks]) -> None:
         """Note that these silent ranks have been saved."""
@@ -523,10 +509,10 @@ class RunCache:
         return found
 
     def _timeout_s(self, run: LoadedRun) -> float:
-        least_s = self._context.silent_after_s
-        if run.is_at_first_steps:
-            return self._start_timeout_s(run)
-        span_s = run.assembler.longest_span_s or 0.0
+        least_s, longest_s = self._context.silent_after_s, run.assembler.longest_span_s
+        if longest_s is None and run.assembler.closed_through == NO_STEP:
+            return self._start_timeout_s(run)  # no step has been complete so far, and none given up
+        span_s = longest_s or 0.0
         return min(max(least_s, TIMEOUT_STEP_SPANS * span_s), MAX_TIMEOUT_RATIO * least_s)
 
     def _start_timeout_s(self, run: LoadedRun) -> float:
@@ -535,11 +521,6 @@ class RunCache:
         if run.saved_silence == NONE_SILENT and self._context.monotonic() - self._since_s < least_s:
             return inf  # older registrations may have reached this consumer only now
         return max(least_s, self._context.start_within_s)
-
-
-def _is_due(assembler: RunAssembler, now_s: float) -> bool:
-    deadline_s = assembler.next_deadline_s()
-    return assembler.has_unreported_steps or (deadline_s is not None and deadline_s <= now_s)
 
 
 _MAX_NAMES = 20

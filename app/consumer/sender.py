@@ -12,6 +12,7 @@ from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
 from functools import cache
+from typing import Literal
 
 import structlog
 
@@ -20,9 +21,15 @@ from app.alerts.formats import slack
 from app.alerts.formats.registry import render_notice
 from app.alerts.labels import Silence
 from app.alerts.notice import Message, Notice, NoticeKind
-from app.alerts.planning.plan import silenced_until
-from app.alerts.receiver import SETTINGS_RECEIVER_ID, Receiver
-from app.alerts.retry import GONE_STATUS, next_delay_s, parse_retry_after, reason_to_disable
+from app.alerts.planning import silenced_until
+from app.alerts.receiver import (
+    GONE_STATUS,
+    SETTINGS_RECEIVER_ID,
+    Receiver,
+    next_delay_s,
+    parse_retry_after,
+    reason_to_disable,
+)
 from app.alerts.sending import AttemptResult
 from app.consumer.context import NotifyContext
 from app.errors import Unavailable
@@ -322,6 +329,32 @@ def _due_again(
     return due_again
 
 
+def write_message(
+    conn: Connection, notice: Notice, receiver: Receiver, job_id: str | None = None
+) -> Literal["written", "known", "failed"]:
+    """Put the notice, of a job or of none, into the outbox for a receiver that has it not yet."""
+    try:
+        message = render_notice(notice, receiver)
+    except Exception:
+        # The other receivers may have formats that work.
+        log.exception("message not written", receiver=receiver.endpoint_id)
+        return "failed"
+    added = outbox.add(
+        conn,
+        endpoint_id=receiver.endpoint_id,
+        notice_id=notice.notice_id,
+        job_id=job_id,
+        rule=notice.rule,
+        kind=notice.kind,
+        message=message,
+        fingerprints=notice.about,
+        listed=[alert.fingerprint for alert in notice.alerts],
+        now_s=notice.at_s,
+        project=notice.project,
+    )
+    return "known" if added is None else "written"
+
+
 def disable_receiver(
     conn: Connection,
     context: NotifyContext,
@@ -338,13 +371,20 @@ def disable_receiver(
         return
     log.error("receiver disabled", receiver=receiver.endpoint_id, reason=reason)
     for project in _projects_of(conn, delivery, receiver):
-        _audit_disabling(conn, receiver, project, reason, now_s)
-        _notify_others(
+        audit.add(
             conn,
-            receiver,
-            _unhealthy_notice(context.pages_url(conn), receiver, project, reason, now_s),
-            now_s,
+            project=project,
+            at_s=now_s,
+            actor=audit.PACELINE,
+            action="endpoint.disable",
+            object_kind="endpoint",
+            object_id=receiver.endpoint_id,
+            detail={"name": receiver.name, "reason": reason},
         )
+        notice = _unhealthy_notice(context.pages_url(conn), receiver, project, reason, now_s)
+        for other in stored_receivers.of_alerts(conn, project):
+            if other.is_enabled and other.endpoint_id != receiver.endpoint_id:
+                write_message(conn, notice, other)
 
 
 def _projects_of(conn: Connection, delivery: Delivery, receiver: Receiver) -> list[str]:
@@ -353,38 +393,6 @@ def _projects_of(conn: Connection, delivery: Delivery, receiver: Receiver) -> li
         return [receiver.project]
     of_it = DEFAULT_PROJECT if delivery.job_id is None else project_of(delivery.job_id)
     return sorted({of_it, *projects.names(conn)})
-
-
-def _audit_disabling(
-    conn: Connection, receiver: Receiver, project: str, reason: str, now_s: float
-) -> None:
-    audit.add(
-        conn,
-        project=project,
-        at_s=now_s,
-        actor=audit.PACELINE,
-        action="endpoint.disable",
-        object_kind="endpoint",
-        object_id=receiver.endpoint_id,
-        detail={"name": receiver.name, "reason": reason},
-    )
-
-
-def _notify_others(conn: Connection, receiver: Receiver, notice: Notice, now_s: float) -> None:
-    for other in stored_receivers.of_alerts(conn, notice.project):
-        if other.is_enabled and other.endpoint_id != receiver.endpoint_id:
-            outbox.add(
-                conn,
-                endpoint_id=other.endpoint_id,
-                notice_id=notice.notice_id,
-                job_id=None,
-                rule=None,
-                kind=notice.kind,
-                message=render_notice(notice, other),
-                fingerprints=[],
-                now_s=now_s,
-                project=notice.project,
-            )
 
 
 def _unhealthy_notice(

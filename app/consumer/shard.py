@@ -10,16 +10,16 @@ ended is closed once the queue holds no entry of it.
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import wait
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from typing import Literal
 
 import structlog
 
-from app.alerts.readings.facts import MissingDataFacts
+from app.alerts.facts import MissingDataFacts
+from app.alerts.rules.evaluation import AlertChange
 from app.consumer.alert_state import ShardAlerts
 from app.consumer.commit import RunTurn, ShardLease, Turn, TurnCommitter, WindowOutcome
 from app.consumer.context import ConsumerContext
@@ -37,10 +37,9 @@ from app.ingest.assembly.assembler import RunAssembler, SpooledBatch, WindowRevi
 from app.ingest.queue import Entry, entry_order
 from app.ingest.wire import codec
 from app.monitor import observe
-from app.store import jobs, shards
+from app.store import exits, jobs, shards
 from app.store import runs as stored_runs
 from app.store.dead_letters import DeadLetter
-from app.store.ending import exits
 from app.trace.exits import end_sentence
 from app.trace.job import shard_of
 
@@ -108,9 +107,7 @@ class ShardWork:
         self._load(self._runs.to_reload)
         affected = self._alerts.jobs_with_changed_rules()
         self._load(affected.stalled)
-        self._committer.run_turns(
-            {each: partial(self._apply_rules, each) for each in affected.jobs}
-        )
+        self._run_alert_turns(affected.jobs, self._alerts.apply_rules)
         self._runs.look()
         if self._runs.looks.is_empty:
             self._poison.forget()
@@ -128,14 +125,11 @@ class ShardWork:
         )
         self._load(self._runs.starting())
         silent = self._runs.silent_ranks()
-        self._committer.run_turns(
-            {each: partial(self._save_silent_ranks, silent[each]) for each in silent}
-        )
+        save = self._save_silent_ranks
+        self._committer.run_turns({job_id: partial(save, silent[job_id]) for job_id in silent})
         if self._runs.has_listened:
             self._end_quiet_runs()
-            self._committer.run_turns(
-                {each: partial(self._put_away, each) for each in self._alerts.jobs_put_away()}
-            )
+            self._run_alert_turns(self._alerts.jobs_put_away(), self._alerts.put_away)
         self._runs.evict_stalled(self._alerts.is_pending_by_clock)
         self._alerts.evict_all_but(self._runs.jobs)
 
@@ -218,15 +212,18 @@ class ShardWork:
         now_s = self._runs.heard_of_s(turn.job_id)
         turn.alerts += self._alerts.load(turn.job_id)
         for key in due:
-            each = turn.of(self._runs.get(key))
-            self._observe(turn, each, self._assembler(each).settle(now_s))
+            changes = turn.of(self._runs.get(key))
+            self._observe(turn, changes, self._assembler(changes).settle(now_s))
         for ended in over:
-            each = turn.of(self._runs.get((ended.job_id, ended.epoch)))
-            each.is_closed = True
-            self._observe(turn, each, self._assembler(each).finish(now_s, final_state_of(ended)))
+            changes = turn.of(self._runs.get((ended.job_id, ended.epoch)))
+            changes.is_closed = True
+            finish = self._assembler(changes).finish
+            final = finish(now_s, "superseded" if ended.is_superseded else "complete")
+            self._observe(turn, changes, final)
             if not ended.is_superseded:
                 turn.alerts += self._alerts.ended(ended.job_id, ended.epoch)
-                turn.alerts += self._alerts.silence(each.run.key, self._end_facts(each.run))
+                facts = self._end_facts(changes.run)
+                turn.alerts += self._alerts.silence(changes.run.key, facts)
 
     def _end_facts(self, run: LoadedRun) -> MissingDataFacts:
         """The end of a run as facts: of one that crashed there is an alert."""
@@ -243,30 +240,28 @@ class ShardWork:
     def _end_quiet_runs(self) -> None:
         """End runs of which some ranks have reported their end, and nothing more comes."""
         context = self._context
-        for job_id, epoch in context.shared.get("quiet runs", self._quiet_runs):
-            if shard_of(job_id, context.num_shards) != self._shard:
-                continue
-            if self._runs.is_excused((job_id, epoch)):
+        quiet = partial(exits.quiet_since_exits, now_s=context.unix_time())
+        for job_id, epoch in context.read_once("quiet runs", quiet):
+            is_own = shard_of(job_id, context.num_shards) == self._shard
+            if not is_own or self._runs.is_excused((job_id, epoch)):
                 continue
             with context.store.write() as conn:
                 has_ended = exits.decide(conn, job_id, epoch, is_quiet=True)
             if has_ended:
                 context.announcer.announce({"event": "job", "job_id": job_id})
 
-    def _quiet_runs(self) -> list[RunKey]:
-        with self._context.store.read() as conn:
-            return exits.quiet_since_exits(conn, now_s=self._context.unix_time())
-
     def _assembler(self, each: RunTurn) -> RunAssembler:
         """The run's assembler, told whether there is room for the operations of its windows."""
         each.run.assembler.keeps_ops = self._context.disk.stores_operations
         return each.run.assembler
 
-    def _apply_rules(self, job_id: str, turn: Turn) -> None:
-        turn.alerts += self._alerts.apply_rules(job_id)
+    def _run_alert_turns(
+        self, job_ids: Iterable[str], changes_of: Callable[[str], list[AlertChange]]
+    ) -> None:
+        def add_changes(turn: Turn) -> None:
+            turn.alerts += changes_of(turn.job_id)
 
-    def _put_away(self, job_id: str, turn: Turn) -> None:
-        turn.alerts += self._alerts.put_away(job_id)
+        self._committer.run_turns(dict.fromkeys(job_ids, add_changes))
 
     def _save_silent_ranks(self, silent: Mapping[RunKey, SilentRanks], turn: Turn) -> None:
         """Save changes of the silent ranks; alerts are evaluated for the newest run."""
@@ -341,38 +336,23 @@ class EndedRunTracker:
 
     def ready(self) -> list[stored_runs.EndedRun]:
         """Runs to close now: every entry that was queued when the end was first seen is done."""
-        over = self._over()
-        self._seen_at = {
-            key: self._seen_at[key] for key in map(_run_key, over) if key in self._seen_at
-        }
+        context = self._context
+        ended = context.read_once("ended runs", stored_runs.ended_not_closed)
+        over = [run for run in ended if shard_of(run.job_id, context.num_shards) == self._shard]
+        keys = [(run.job_id, run.epoch) for run in over]
+        self._seen_at = {key: self._seen_at[key] for key in keys if key in self._seen_at}
         if not over:
             return []
-        newest = self._context.queue.newest(self._shard)
-        oldest = self._context.queue.oldest(self._shard, besides=self._stuck)
+        newest = context.queue.newest(self._shard)
+        oldest = context.queue.oldest(self._shard, besides=self._stuck)
         waiting = set(self._stuck.values())
         ready = []
-        for run in (each for each in over if each.job_id not in waiting):
-            seen_at = self._seen_at.setdefault(_run_key(run), newest)
+        for key, run in zip(keys, over, strict=True):
+            if run.job_id in waiting:
+                continue
+            seen_at = self._seen_at.setdefault(key, newest)
             if entry_order(newest) < entry_order(seen_at):  # the server was wiped: its ids restart
-                seen_at = self._seen_at[_run_key(run)] = newest
+                seen_at = self._seen_at[key] = newest
             if oldest is None or entry_order(oldest) > entry_order(seen_at):
                 ready.append(run)
         return ready
-
-    def _over(self) -> list[stored_runs.EndedRun]:
-        context = self._context
-        over = context.shared.get("ended runs", self._of_all_shards)
-        return [run for run in over if shard_of(run.job_id, context.num_shards) == self._shard]
-
-    def _of_all_shards(self) -> list[stored_runs.EndedRun]:
-        with self._context.store.read() as conn:
-            return stored_runs.ended_not_closed(conn)
-
-
-def final_state_of(run: stored_runs.EndedRun) -> Literal["complete", "superseded"]:
-    """State of the windows that are open at the end of the run."""
-    return "superseded" if run.is_superseded else "complete"
-
-
-def _run_key(run: stored_runs.EndedRun) -> RunKey:
-    return run.job_id, run.epoch

@@ -30,7 +30,7 @@ def doubted_by_absence(case: Case, suspicion: Suspicion) -> RuledOut | None:
     """The reason against a suspicion that absent workers may explain; None where they do not."""
     if case.replay.window.imputed is None or suspicion.cause == causes.SILENT_WORKER:
         return None
-    workers = [(dp_rank, stage) for dp_rank, stage in suspicion.evidence.get("workers", ())]
+    workers = suspicion.workers
     absent = absent_from_most(case)
     if workers and all(absent[worker] for worker in workers):
         reason = f"it blames only {_named(case, absent)}, of which nothing was recorded"

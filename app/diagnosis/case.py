@@ -1,15 +1,17 @@
-"""One window as detectors see it: its replay, its report and the job's history."""
+"""One window as evidence and detectors see it: its replay, its report and the job's history.
+
+`Case` holds them, and what is computed of them: an evidence function is marked with `evidence` and
+answers once for each case.
+"""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from functools import cached_property
-from typing import Any, TypeVar
+from functools import cached_property, wraps
+from typing import Any, TypeVar, TypeVarTuple
 
 import numpy as np
-from numpy.lib.stride_tricks import sliding_window_view
-from numpy.typing import NDArray
 
-from app.diagnosis.evidence.features import (
+from app.diagnosis.features import (
     SIGNAL_NAMES,
     Computations,
     Features,
@@ -18,16 +20,6 @@ from app.diagnosis.evidence.features import (
     work_s,
     work_signals,
 )
-from app.diagnosis.evidence.links import (
-    DpGroups,
-    Links,
-    find_dp_groups,
-    find_links,
-    spans_hosts,
-)
-from app.diagnosis.evidence.outliers import LaunchDelays, Outliers, find_outliers, launch_delays
-from app.diagnosis.evidence.reported_delays import AnnotatedDelays, annotated_delays, annotations_of
-from app.diagnosis.evidence.slowness import Slowness, slowness_by_history, slowness_to_peers
 from app.diagnosis.finding import Hosts, Worker, group_culprits, with_ranks
 from app.diagnosis.job_history import (
     ExtendedHistory,
@@ -36,23 +28,21 @@ from app.diagnosis.job_history import (
     onset_in_history,
 )
 from app.diagnosis.statistics.persistence import Onset
-from app.engine.medians import medians_of_known
-from app.engine.metrics import MAD_TO_DEVIATION
 from app.engine.replays import WindowReplay
 from app.engine.report import Report
 from app.engine.what_if import Replayer
 from app.result.finding import Culprit
 from app.trace.job import Parallelism
-from app.trace.window import Floats, Ints, Trace
+from app.trace.window import Floats, Ints
 
 AnswerT = TypeVar("AnswerT")
-KeyT = TypeVar("KeyT")
+Ts = TypeVarTuple("Ts")
 Culprits = tuple[Culprit, ...]
 
 
 @dataclass(frozen=True)
 class Case:
-    """A window to diagnose; every figure is computed once, when first used (see features.py).
+    """A window to diagnose; every figure is computed once, when first used.
 
     Steps are those that were replayed, ascending. Steps of equal structure form a group; figures of
     all groups are joined in the order of `steps`.
@@ -62,23 +52,9 @@ class Case:
     report: Report
     history: History
 
-    def cached(self, compute: Callable[["Case"], AnswerT]) -> AnswerT:
-        """The result of `compute(self)`, computed once for all detectors."""
-        if compute not in self._cache:
-            self._cache[compute] = compute(self)
-        found: AnswerT = self._cache[compute]
-        return found
-
-    def cached_for(self, compute: Callable[["Case", KeyT], AnswerT], of: KeyT) -> AnswerT:
-        """The result of `compute(self, of)`, computed once for each `of`, which is hashable."""
-        key = compute, of
-        if key not in self._cache:
-            self._cache[key] = compute(self, of)
-        found: AnswerT = self._cache[key]
-        return found
-
     @cached_property
-    def _cache(self) -> dict[Any, Any]:
+    def answers(self) -> dict[Any, Any]:
+        """What `evidence` keeps, by function and arguments."""
         return {}
 
     @cached_property
@@ -138,37 +114,6 @@ class Case:
         return self.joined(work_s)
 
     @cached_property
-    def is_usual(self) -> NDArray[np.bool_]:
-        """[steps], False for odd steps: the first ones, evaluations, checkpoints (`odd_steps`)."""
-        own_s, step_s = self.work_s, self.report.recorded_s
-        launch_s = self.signals.get("launch_s")
-        begins = self.extended_history.num_before == 0
-        if launch_s is None:
-            return ~odd_steps(own_s, step_s, begins=begins)
-        # A step that waits for data is no evaluation.
-        launch_s = np.maximum(0.0, launch_s - self.late_by_s("data-wait"))
-        odd = odd_steps(own_s + launch_s, step_s, begins=begins)
-        # Frequent planned pauses can hide rare evaluations in the sum: look at delays alone, too.
-        return ~(odd | odd_steps(launch_s, step_s, begins=begins))
-
-    def annotations(self, name: str) -> Trace | None:
-        """The client's annotations of one type; None where there are none."""
-        return self.cached_for(_annotations, name)
-
-    def annotated_delays(self, name: str) -> tuple[AnnotatedDelays, ...]:
-        """Launches of each group that one type of annotation made late; empty without any."""
-        return self.cached_for(_annotated_delays, name)
-
-    def late_by_s(self, annotation: str) -> Floats:
-        """[steps, dp, pp], launch delays that the client puts down to a type of annotation."""
-        return self.cached_for(_late_by_s, annotation)
-
-    @cached_property
-    def usual_steps(self) -> Ints:
-        """Positions in `steps` of the usual steps, by which workers are judged."""
-        return np.flatnonzero(self.is_usual)
-
-    @cached_property
     def forward(self) -> Pace | None:
         """Every worker's forward computations in each step; None where some has none."""
         return self._pace(lambda group: group.forward)
@@ -179,19 +124,8 @@ class Case:
         return self._pace(lambda group: group.backward)
 
     @cached_property
-    def slowness(self) -> Slowness | None:
-        """Every worker compared with its peers; None without forward, backward or usual steps."""
-        if self.forward is None or self.backward is None or not self.usual_steps.size:
-            return None
-        if self.parallelism.dp_size == 1:
-            return slowness_by_history(
-                self.extended_history, self.forward, self.backward, self.usual_steps
-            )
-        return slowness_to_peers(self.forward, self.backward, self.usual_steps, self._host_numbers)
-
-    @property
-    def _host_numbers(self) -> Ints:
-        """[dp, pp], a number for each host, -1 where unknown."""
+    def host_numbers(self) -> Ints:
+        """[dp, pp], a number for each host in the order of names, -1 where unknown."""
         hosts = self.replay.window.hosts
         numbers = {host: number for number, host in enumerate(sorted(set(hosts.values())))}
         found = np.full((self.parallelism.dp_size, self.parallelism.pp_size), -1, np.int64)
@@ -200,33 +134,11 @@ class Case:
         return found
 
     @cached_property
-    def outliers(self) -> tuple[Outliers, ...]:
-        """Single long computations, of each group."""
-        return tuple(find_outliers(group) for group in self.groups)
-
-    @cached_property
-    def delays(self) -> tuple[LaunchDelays, ...]:
-        """Launch delays of computations, of each group."""
-        return tuple(launch_delays(group) for group in self.groups)
-
-    @cached_property
-    def links(self) -> tuple[Links | None, ...]:
-        """Transfers between stages by link, of each group; None where there are none."""
-        return tuple(find_links(group, self.replay.window.hosts) for group in self.groups)
-
-    @cached_property
-    def dp_groups(self) -> tuple[DpGroups | None, ...]:
-        """Collectives of dp ranks by stage, of each group; None where there are none."""
-        spans = spans_hosts(self.replay.window.hosts, self.parallelism)
-        of_groups = zip(self.groups, self.links, strict=True)
-        return tuple(find_dp_groups(group, spans, links) for group, links in of_groups)
-
-    @cached_property
     def signals(self) -> dict[str, Floats]:
         """{name: [steps, dp, pp]}, the signals that every group has (features.py)."""
         of_groups = [group_signals(group) for group in self.groups]
-        names = [name for name in SIGNAL_NAMES if all(name in each for each in of_groups)]
-        return {name: self._in_order([each[name] for each in of_groups]) for name in names}
+        names = [name for name in SIGNAL_NAMES if all(name in found for found in of_groups)]
+        return {name: self._in_order([found[name] for found in of_groups]) for name in names}
 
     @cached_property
     def new_history(self) -> History:
@@ -240,16 +152,12 @@ class Case:
 
     def onset_of(self, badness: Floats) -> Onset:
         """`onset_in_history` of badness [n], computed once for each array."""
-        known = self._onsets.get(id(badness))
-        if known is None:
-            found = onset_in_history(self.extended_history, badness)
-            known = self._onsets[id(badness)] = badness, found
-        return known[1]
-
-    @cached_property
-    def _onsets(self) -> dict[int, tuple[Floats, Onset]]:
-        # The array is kept as well, so that its id stays its own.
-        return {}
+        key = "onset", id(badness)
+        if key not in self.answers:
+            # The array is kept as well, so that its id stays its own.
+            self.answers[key] = badness, onset_in_history(self.extended_history, badness)
+        onset: Onset = self.answers[key][1]
+        return onset
 
     def joined(self, compute: Callable[[Features], Floats]) -> Floats:
         """[steps, ...], figures of all groups [steps of the group, ...] in the order of `steps`."""
@@ -263,7 +171,7 @@ class Case:
 
     def _pace(self, choose: Callable[[Features], Computations | None]) -> Pace | None:
         chosen = [choose(group) for group in self.groups]
-        paces = [each.pace for each in chosen if each is not None]
+        paces = [side.pace for side in chosen if side is not None]
         if len(paces) < len(chosen):
             return None
         return Pace(
@@ -272,104 +180,15 @@ class Case:
         )
 
 
-def _annotations(case: Case, name: str) -> Trace | None:
-    return annotations_of(case.replay.window, name)
+def evidence(compute: Callable[[Case, *Ts], AnswerT]) -> Callable[[Case, *Ts], AnswerT]:
+    """The function, which answers once for each case and other arguments, which are hashable."""
 
-
-def _annotated_delays(case: Case, name: str) -> tuple[AnnotatedDelays, ...]:
-    notes = case.annotations(name)
-    if notes is None:
-        return ()
-    return tuple(
-        annotated_delays(group, late, notes, is_between=name == "gc-pause")
-        for group, late in zip(case.groups, case.delays, strict=True)
-    )
-
-
-def _late_by_s(case: Case, annotation: str) -> Floats:
-    sizes = case.parallelism
-    found = np.zeros((case.steps.size, sizes.dp_size, sizes.pp_size))
-    noted = case.annotated_delays(annotation)
-    if not noted:
+    @wraps(compute)
+    def answer(case: Case, *args: *Ts) -> AnswerT:
+        key = compute, args
+        if key not in case.answers:
+            case.answers[key] = compute(case, *args)
+        found: AnswerT = case.answers[key]
         return found
-    for group, late, each in zip(case.groups, case.delays, noted, strict=True):
-        dp_rank, step = np.divmod(each.lane, len(group.steps))
-        np.add.at(found, (group.positions[step], dp_rank, late.stage[each.at]), each.seconds)
-    return found
 
-
-# Of the usual step; papers call that a straggler.
-_MIN_DIFFERENCE = 0.10
-# Standard deviations, for jobs whose steps vary by nature.
-_MANY_DEVIATIONS = 6.0
-# Warm-up takes fewer steps than this.
-_WARM_UP = 4
-# Fewer steps do not show what is usual, and if more than this share differ, none is odd.
-_MIN_STEPS = 4
-_MAX_SHARE = 1 / 3
-# Steps of the running median: three odd ones do not move it, and it follows a new level.
-_NEARBY_STEPS = 7
-# Steps of one new level differ by less than this share of the change; an evaluation and a
-# checkpoint in a row differ by more.
-_MAX_LEVEL_DIFFERENCE = 0.25
-# Odd steps in a row: an evaluation and a checkpoint.
-_MAX_ADJACENT = 2
-
-
-def odd_steps(own_s: Floats, step_s: Floats, *, begins: bool) -> NDArray[np.bool_]:
-    """[steps], steps in which the typical worker of some stage took far more or less than usual.
-
-    The job's first steps, an evaluation, a checkpoint: one or two steps between usual ones. A
-    change that lasts makes no step odd, and neither does a fault of a few workers.
-
-    Args:
-        own_s: [steps, dp, pp], seconds that each worker computed, and its launch delays.
-        step_s: [steps], seconds each step took.
-        begins: no earlier step is known, so the job may be warming up.
-    """
-    num_steps = step_s.size
-    odd = np.zeros(num_steps, np.bool_)
-    if num_steps < _MIN_STEPS:
-        return odd
-    above_s = _typical(own_s)
-    away_s = np.abs(above_s)
-    deviation_s = MAD_TO_DEVIATION * medians_of_known(away_s.T)
-    limit_s = np.maximum(_MIN_DIFFERENCE * medians_of_known(step_s), _MANY_DEVIATIONS * deviation_s)
-    far = np.asarray((away_s > limit_s).any(axis=1))
-    if not far.any():
-        return odd
-    for first, end in _runs(far):
-        may_go_on = end == num_steps and _alike(above_s[first], above_s[end - 1])
-        odd[first:end] = end - first <= (1 if may_go_on else _MAX_ADJACENT)
-    is_slow = np.asarray((above_s > limit_s).any(axis=1))
-    warm_up = int(np.argmin(is_slow)) if begins and not is_slow[:_WARM_UP].all() else 0
-    if odd[warm_up:].sum() > _MAX_SHARE * num_steps:
-        odd[:] = False
-    odd[:warm_up] = True
-    return odd if not odd.all() else np.zeros(num_steps, np.bool_)
-
-
-def _typical(own_s: Floats) -> Floats:
-    """[steps, pp], seconds of each stage's typical worker above the running median over steps.
-
-    By stage, as a delay may be on the first one only. The lower median over dp ranks: one slow rank
-    of two makes no step odd.
-    """
-    low = (own_s.shape[1] - 1) // 2
-    typical_s = np.partition(own_s, low, axis=1)[:, low]
-    size = min(_NEARBY_STEPS, typical_s.shape[0])
-    medians_s = medians_of_known(sliding_window_view(typical_s, size, axis=0))
-    nearest = np.clip(np.arange(typical_s.shape[0]) - size // 2, 0, len(medians_s) - 1)
-    return np.asarray(typical_s - medians_s[nearest])
-
-
-def _alike(one_s: Floats, other_s: Floats) -> bool:
-    """Whether two steps differ from usual by about the same on all stages."""
-    apart_s, size_s = np.abs(one_s - other_s).max(), np.abs(one_s).max()
-    return bool(apart_s <= _MAX_LEVEL_DIFFERENCE * size_s)
-
-
-def _runs(flags: NDArray[np.bool_]) -> list[tuple[int, int]]:
-    """First and end of each run of True."""
-    edges = np.flatnonzero(np.diff(flags.astype(np.int8), prepend=0, append=0))
-    return list(zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True))
+    return answer

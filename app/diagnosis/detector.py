@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from app import formatting
 from app.diagnosis.case import Case
+from app.diagnosis.finding import Worker
 from app.diagnosis.repair import Repair
 from app.result.finding import Basis, Culprit, OnsetForm, Persistence, RuledOut, SentenceParts
 from app.result.sentence import cost_words, in_tense, onset_words, sentence_case, whole_sentence
@@ -87,15 +88,39 @@ class Suspicion:
     onset_form: OnsetForm | None = "since"
     basis: Basis = "concluded"
 
+    @property
+    def workers(self) -> list[Worker]:
+        """The workers in its evidence."""
+        return [(dp_rank, stage) for dp_rank, stage in self.evidence.get("workers", ())]
+
 
 class Detector(ABC):
-    """One root cause."""
+    """One root cause; `by_arrivals` where it reads only who came late, and others come first."""
 
     cause: ClassVar[str]
+    by_arrivals: ClassVar[bool] = False
 
     @abstractmethod
     def detect(self, case: Case) -> Suspicion | RuledOut:
         """A suspicion if the case shows this cause, else the reason against it."""
+
+    def cannot_tell(self, reason: str, score: float = 0.0, **figures: float) -> RuledOut:
+        """The reason why the data do not show whether the case has this cause."""
+        return RuledOut(self.cause, reason, insufficient=True, score=score, figures=figures)
+
+    def denied(self, reason: str, score: float = 0.0, **figures: float) -> RuledOut:
+        """The reason against this cause."""
+        return RuledOut(self.cause, reason, score=score, figures=figures)
+
+
+# More workers of a suspicion are counted, not listed.
+MAX_LISTED = 64
+
+
+def workers_evidence(workers: Sequence[Worker]) -> dict[str, Any]:
+    """The workers of a suspicion, as evidence."""
+    listed = [list(worker) for worker in workers[:MAX_LISTED]]
+    return {"workers": listed, "num_workers": len(workers)}
 
 
 # More culprits than this are counted, not named.
@@ -164,6 +189,11 @@ def steps_of(number: int, num_steps: int) -> str:
     if number < num_steps:
         return f"in {number:,} of {plural(num_steps, 'step')}"
     return "in the only step" if num_steps == 1 else f"in all {num_steps:,} steps"
+
+
+def step_by_step(number: int, num_steps: int) -> str:
+    """As `steps_of` of what is so step by step: "in every step" where all of them show it."""
+    return "in every step" if number == num_steps else steps_of(number, num_steps)
 
 
 def as_ratio(ratio: float) -> str:

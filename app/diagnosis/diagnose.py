@@ -1,11 +1,11 @@
 """Diagnosis of a window: causes, culprits, onsets and costs.
 
-Read `diagnose` first. To add a detector, add a file to app/diagnosis/detectors and a line to
-`DETECTORS`.
+Read `diagnose` first. Detectors are found in app/diagnosis/detectors, one cause a class.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import compress
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,6 @@ from msgspec import structs
 from app.diagnosis.absent_workers import doubted_by_absence
 from app.diagnosis.calibration import calibrated
 from app.diagnosis.case import Case
-from app.diagnosis.culprit_costs import MIN_CULPRIT_COST, drop_cheap_culprits
 from app.diagnosis.detector import (
     CostFigures,
     Detector,
@@ -23,21 +22,8 @@ from app.diagnosis.detector import (
     percent,
     sentence_and_parts,
 )
-from app.diagnosis.detectors.allocator_stall import AllocatorStall
-from app.diagnosis.detectors.checkpoint_stall import CheckpointStall
-from app.diagnosis.detectors.cpu_contention import CpuContention
-from app.diagnosis.detectors.data_loading import DataLoading
-from app.diagnosis.detectors.expert_imbalance import ExpertImbalance
-from app.diagnosis.detectors.gc_pause import GcPause
-from app.diagnosis.detectors.job_stop import JobStop
-from app.diagnosis.detectors.late_host import LateHost
-from app.diagnosis.detectors.late_slow_worker import SlowWorkerByArrivals
-from app.diagnosis.detectors.link import FlappingLink, SlowLink
-from app.diagnosis.detectors.sequence_imbalance import SequenceImbalance
-from app.diagnosis.detectors.silent_worker import SilentWorker, silent_worker
-from app.diagnosis.detectors.slow_worker import SlowWorker
-from app.diagnosis.detectors.stage_imbalance import StageImbalance
-from app.diagnosis.detectors.uniform_slowdown import UniformSlowdown
+from app.diagnosis.detectors import all_detectors
+from app.diagnosis.detectors.silent_worker import silent_worker
 from app.diagnosis.evidence.fingerprint import (
     arrivals_of,
     coverage,
@@ -48,7 +34,6 @@ from app.diagnosis.evidence.job_changes import job_changes
 from app.diagnosis.evidence.late_workers import LateWorker, late_workers, wait_cost
 from app.diagnosis.fidelity import (
     MIN_COST,
-    Fidelity,
     as_independent,
     doubted_by_fidelity,
     fidelity_of,
@@ -63,9 +48,11 @@ from app.diagnosis.job_history import (
 from app.diagnosis.repair import Repair
 from app.diagnosis.statistics.persistence import Onset
 from app.diagnosis.suspicions import (
+    MIN_CULPRIT_COST,
     SuspicionCosts,
     cost_after_other_repairs,
     doubted_by_clocks,
+    drop_cheap_culprits,
     drop_explained,
     suspicion_costs,
 )
@@ -79,26 +66,9 @@ from app.result.finding import Finding, RuledOut
 from app.result.window_result import Fingerprint, JobChange, Unexplained, WindowResult
 from app.trace.window import Window
 
-DETECTORS: tuple[Detector, ...] = (
-    SlowWorker(),
-    StageImbalance(),
-    SequenceImbalance(),
-    ExpertImbalance(),
-    GcPause(),
-    SlowLink(),
-    FlappingLink(),
-    DataLoading(),
-    AllocatorStall(),
-    CpuContention(),
-    CheckpointStall(),
-    JobStop(),
-    SilentWorker(),
-    UniformSlowdown(),
-)
-
+DETECTORS = all_detectors(by_arrivals=False)
 # Used where the other detectors leave waiting for late ranks unexplained.
-ARRIVALS_DETECTORS: tuple[Detector, ...] = (LateHost(), SlowWorkerByArrivals())
-
+ARRIVALS_DETECTORS = all_detectors(by_arrivals=True)
 
 # Causes that another one hides are named if they cost this after its repair.
 MIN_HIDDEN_COST = 0.05
@@ -136,17 +106,13 @@ class Diagnosis:
 
     def added_to(self, result: WindowResult) -> WindowResult:
         """The result with what it says about causes."""
-        return structs.replace(
-            result,
-            findings=self.findings,
-            ruled_out=self.ruled_out,
-            fingerprint=self.fingerprint,
-            changes=self.changes,
-            arrivals=self.arrivals,
-            unexplained_share=self.unexplained_share,
-            coverage=self.coverage,
-            unexplained=self.unexplained,
-        )
+        return structs.replace(result, **{name: getattr(self, name) for name in _IN_RESULT})
+
+
+_IN_RESULT = (
+    "findings", "ruled_out", "fingerprint", "changes", "arrivals", "unexplained_share", "coverage",
+    "unexplained",
+)  # fmt: skip
 
 
 def diagnose(replay: WindowReplay, report: Report, history: History) -> Diagnosis:
@@ -156,27 +122,26 @@ def diagnose(replay: WindowReplay, report: Report, history: History) -> Diagnosi
     """
     case = Case(replay, report, history)
     suspicions, ruled_out = _suspected(case, DETECTORS)
-    findings, ruled_out_then = _concluded(case, suspicions, ruled_out)
+    findings, denied = _concluded(case, suspicions, ruled_out)
     late, not_late = _suspected(case, ARRIVALS_DETECTORS)
-    late = [each for each in late if not _is_among(each, suspicions)]
+    late = [suspicion for suspicion in late if not _is_among(suspicion, suspicions)]
     if late and _leaves_waiting(case, findings):
-        with_late, ruled_out_with = _concluded(case, [*suspicions, *late], ruled_out)
-        if with_late is not None:
-            left = _without_found([*ruled_out_with, *not_late], with_late)
-            return _diagnosis(case, with_late, left, [*suspicions, *late])
-        ruled_out_then += [denied for denied in ruled_out_with if denied.cause == causes.LATE_HOST]
+        with_late, denied_with_late = _concluded(case, [*suspicions, *late], ruled_out)
+        if with_late is None:
+            denied += [answer for answer in denied_with_late if answer.cause == causes.LATE_HOST]
+        else:
+            suspicions, findings, denied = [*suspicions, *late], with_late, denied_with_late
     elif late:
         reason = "the time that others wait for late ranks is explained by other causes"
-        not_late += [RuledOut(each.cause, reason, score=each.score) for each in late]
-    left = _without_found([*ruled_out_then, *not_late], findings or ())
-    return _diagnosis(case, findings, left, suspicions)
+        not_late += [RuledOut(doubted.cause, reason, score=doubted.score) for doubted in late]
+    return _diagnosis(case, findings, [*denied, *not_late], suspicions)
 
 
 def _is_among(late: Suspicion, suspicions: Sequence[Suspicion]) -> bool:
     """Whether another detector suspects the same cause on the same workers."""
     return any(
-        each.cause == late.cause and each.evidence["workers"] == late.evidence["workers"]
-        for each in suspicions
+        other.cause == late.cause and other.evidence["workers"] == late.evidence["workers"]
+        for other in suspicions
     )
 
 
@@ -187,80 +152,64 @@ def _leaves_waiting(case: Case, findings: tuple[Finding, ...] | None) -> bool:
     return share is not None and share >= MIN_UNEXPLAINED
 
 
-def _without_found(
-    ruled_out: Sequence[RuledOut], findings: Sequence[Finding]
-) -> Iterable[RuledOut]:
-    """Each cause once, without those found."""
-    seen = {each.cause for each in findings}
-    for each in ruled_out:
-        if each.cause not in seen:
-            seen.add(each.cause)
-            yield each
-
-
 Conclusion = tuple[tuple[Finding, ...] | None, list[RuledOut]]
 
 
 def _concluded(case: Case, suspicions: list[Suspicion], ruled_out: list[RuledOut]) -> Conclusion:
-    """Findings, most costly first (None where withheld), and causes ruled out."""
+    """Findings, most costly first, and causes ruled out.
+
+    Where the replay is far from the record, only causes that do not depend on what it leaves out
+    are found; None where there is none.
+    """
     suspicions, explained = drop_explained(case, suspicions)
-    ruled_out = [*ruled_out, *explained]
     doubts = [
-        doubted_by_absence(case, each) or doubted_by_clocks(case, each) for each in suspicions
+        doubted_by_absence(case, suspicion) or doubted_by_clocks(case, suspicion)
+        for suspicion in suspicions
     ]
-    suspicions = [each for each, doubt in zip(suspicions, doubts, strict=True) if doubt is None]
-    ruled_out += [doubt for doubt in doubts if doubt is not None]
+    ruled_out = [*ruled_out, *explained, *(doubt for doubt in doubts if doubt is not None)]
+    suspicions = list(compress(suspicions, [doubt is None for doubt in doubts]))
     cost = suspicion_costs(case, suspicions)
     seen = fidelity_of(case, cost.blamed_s)
-    if seen.is_low:
-        return _confirmed(case, suspicions, ruled_out, cost, seen)
+    of_record = with_unexplained(cost, seen) if seen.is_low else cost
     findings = []
-    for index in range(len(suspicions)):
-        answer = _judged(case, suspicions, cost, index)
-        if isinstance(answer, Finding):
-            findings.append(answer)
-        else:
-            ruled_out.append(answer)
-    return _by_cost(findings), ruled_out
-
-
-def _confirmed(
-    case: Case,
-    suspicions: Sequence[Suspicion],
-    ruled_out: Sequence[RuledOut],
-    cost: SuspicionCosts,
-    seen: Fidelity,
-) -> Conclusion:
-    """Causes that do not depend on what the replay leaves out; None where there is none."""
-    findings, left, of_record = [], list(ruled_out), with_unexplained(cost, seen)
-    for index, each in enumerate(suspicions):
-        is_silent = each.cause == SILENT_WORKER
-        doubt = None if is_silent else doubted_by_fidelity(case, each, cost, index, seen)
+    for index, suspicion in enumerate(suspicions):
+        is_replayed = seen.is_low and suspicion.cause != SILENT_WORKER
+        doubt = doubted_by_fidelity(case, suspicion, cost, index, seen) if is_replayed else None
         answer = doubt or _judged(case, suspicions, of_record, index)
         if isinstance(answer, RuledOut):
-            left.append(answer)
+            ruled_out.append(answer)
         else:
             recorded_s = case.report.recorded_s
-            findings.append(answer if is_silent else as_independent(answer, seen, recorded_s))
-    return _by_cost(findings) or None, left
+            findings.append(as_independent(answer, seen, recorded_s) if is_replayed else answer)
+
+    # Silent workers, of which all else is unknown, then most costly first; unknown costs are 0.
+    def rank(finding: Finding) -> tuple[bool, float, float, str]:
+        is_other = finding.cause != SILENT_WORKER
+        return is_other, -(finding.cost or 0.0), -finding.score, finding.cause
+
+    findings.sort(key=rank)
+    return None if seen.is_low and not findings else tuple(findings), ruled_out
 
 
 def _diagnosis(
     case: Case,
     findings: tuple[Finding, ...] | None,
     ruled_out: Iterable[RuledOut],
-    suspicions: Iterable[Suspicion],
+    suspicions: Sequence[Suspicion],
 ) -> Diagnosis:
-    suspicions = list(suspicions)
-    found = {each.cause for each in findings or ()}
-    named = [each for each in suspicions if each.cause in found]
+    causes_found = {finding.cause for finding in findings or ()}
+    named = [suspicion for suspicion in suspicions if suspicion.cause in causes_found]
+    # Each cause once, without those found.
+    denied: dict[str, RuledOut] = {}
+    for answer in ruled_out:
+        denied.setdefault(answer.cause, answer)
     changes = tuple(
-        structs.replace(each, culprits=tuple(map(case.with_rank, each.culprits)))
-        for each in job_changes(case.extended_history, case.replay.window.hosts, case.parallelism)
+        structs.replace(change, culprits=tuple(map(case.with_rank, change.culprits)))
+        for change in job_changes(case.extended_history, case.replay.window.hosts, case.parallelism)
     )
     return Diagnosis(
         findings,
-        tuple(ruled_out),
+        tuple(answer for answer in denied.values() if answer.cause not in causes_found),
         fingerprint(case),
         changes,
         replace(case.new_history, suspected=_suspected_steps(case, suspicions)),
@@ -268,7 +217,7 @@ def _diagnosis(
         unexplained_share=unexplained_share(case, findings or ()),
         coverage=coverage(case),
         unexplained=None if findings is None else unexplained_loss(case, named, findings),
-        repairs={each.cause: each.repair for each in named if each.repair is not None},
+        repairs={found.cause: found.repair for found in named if found.repair is not None},
     )
 
 
@@ -284,25 +233,29 @@ def without_steps(window: Window) -> tuple[tuple[Finding, ...] | None, tuple[Rul
     ruled_out = [RuledOut(cause, no_step, insufficient=True) for cause in others]
     if isinstance(answer, RuledOut):
         return None, (answer, *ruled_out)
-    sentence, parts = sentence_and_parts(
-        answer, CostFigures(None, answer.onset_step, answer.persistence)
-    )
-    found = Finding(
-        cause=answer.cause,
-        score=answer.score,
-        confidence=answer.confidence,
-        culprits=answer.culprits,
-        onset_step=answer.onset_step,
-        end_step=None,
-        persistence=answer.persistence,
-        cost=None,
-        cost_range=None,
-        evidence=answer.evidence,
+    costs = CostFigures(None, answer.onset_step, answer.persistence)
+    return (_finding(answer, costs, answer.confidence, answer.evidence),), tuple(ruled_out)
+
+
+def _finding(
+    suspicion: Suspicion, costs: CostFigures, confidence: float, evidence: Mapping[str, Any]
+) -> Finding:
+    sentence, parts = sentence_and_parts(suspicion, costs)
+    return Finding(
+        cause=suspicion.cause,
+        score=suspicion.score,
+        confidence=confidence,
+        culprits=suspicion.culprits,
+        onset_step=costs.onset_step,
+        end_step=costs.end_step,
+        persistence=costs.persistence,
+        cost=costs.cost,
+        cost_range=costs.cost_range,
+        evidence=evidence,
         sentence=sentence,
         parts=parts,
-        basis=answer.basis,
+        basis=suspicion.basis,
     )
-    return (found,), tuple(ruled_out)
 
 
 def _suspected(case: Case, detectors: Sequence[Detector]) -> tuple[list[Suspicion], list[RuledOut]]:
@@ -337,7 +290,7 @@ def _judged(
             )
         share = max(share, 0.0)
     if cost_range is not None and _is_healthy_wait(suspicion, share, cost_range):
-        low, high = (percent(each) for each in cost_range)
+        low, high = (percent(end) for end in cost_range)
         return RuledOut(
             suspicion.cause,
             f"the others wait for {names_of(suspicion.culprits)}, which costs {low} to {high} of "
@@ -350,29 +303,14 @@ def _judged(
     costs = CostFigures(
         share, onset.onset_step, onset.persistence, later, cost_range, onset.end_step
     )
-    sentence, parts = sentence_and_parts(suspicion, costs)
-    return Finding(
-        cause=suspicion.cause,
-        score=suspicion.score,
-        confidence=min(calibrated(suspicion.cause, suspicion.confidence), suspicion.max_confidence),
-        culprits=suspicion.culprits,
-        onset_step=costs.onset_step,
-        persistence=costs.persistence,
-        cost=share,
-        evidence={
-            **_places(case, suspicion),
-            **suspicion.evidence,
-            "share_of_loss": None
-            if suspicion.is_cost_recorded
-            else _share_of_loss(case, cost, index),
-            **({} if later is None else {"cost_once_others_are_mended": later}),
-        },
-        sentence=sentence,
-        parts=parts,
-        cost_range=cost_range,
-        end_step=costs.end_step,
-        basis=suspicion.basis,
+    evidence = {**_places(case, suspicion), **suspicion.evidence}
+    evidence["share_of_loss"] = (
+        None if suspicion.is_cost_recorded else _share_of_loss(case, cost, index)
     )
+    if later is not None:
+        evidence["cost_once_others_are_mended"] = later
+    figure = calibrated(suspicion.cause, suspicion.confidence)
+    return _finding(suspicion, costs, min(figure, suspicion.max_confidence), evidence)
 
 
 # Healthy GPUs differ by 1 to 3 %, and all wait for the slowest one.
@@ -392,10 +330,10 @@ def _cost(
 ) -> tuple[float | None, tuple[float, float] | None]:
     """The cost by replay, and a range where the waits for the suspicion's workers disagree."""
     share = suspicion.cost if replayed is None or suspicion.is_cost_recorded else replayed
-    workers = [tuple(worker) for worker in suspicion.evidence.get("workers", ())]
+    workers = suspicion.workers
     if suspicion.evidence.get("num_workers", 0) > len(workers):
         return share, None  # too many workers to be listed
-    late = [each for each in case.cached(late_workers) if each.worker in workers]
+    late = [worker for worker in late_workers(case) if worker.worker in workers]
     is_all_late = {late_worker.worker for late_worker in late} >= set(workers)
     if not CAUSES[suspicion.cause].delays_worker or not is_all_late:
         return share, None
@@ -416,15 +354,15 @@ def _cost(
 
 def _is_late_with_others(case: Case, late: Sequence[LateWorker]) -> bool:
     """Whether other ranks are late in the same groups."""
-    groups = {each.late.group for each in late}
-    return any(each.late.group in groups for each in case.cached(late_workers) if each not in late)
+    groups = {worker.late.group for worker in late}
+    others = (worker for worker in late_workers(case) if worker not in late)
+    return any(worker.late.group in groups for worker in others)
 
 
 def _places(case: Case, suspicion: Suspicion) -> dict[str, Any]:
     """Stages and hosts of the workers in the evidence."""
-    workers = [(dp_rank, stage) for dp_rank, stage in suspicion.evidence.get("workers", ())]
-    of_workers = case.replay.window.hosts
-    hosts = {of_workers[worker] for worker in workers if worker in of_workers}
+    workers, of_worker = suspicion.workers, case.replay.window.hosts
+    hosts = {of_worker[worker] for worker in workers if worker in of_worker}
     return {"stages": sorted({stage for _, stage in workers}), "hosts": sorted(hosts)}
 
 
@@ -453,11 +391,11 @@ def _suspected_steps(case: Case, suspicions: Iterable[Suspicion]) -> dict[str, S
     """What later windows have to know of the causes that this one shows."""
     newest = int(case.steps[-1])
     found: dict[str, Suspected] = {}
-    for each in suspicions:
-        onset = _onset(case, each)
+    for suspicion in suspicions:
+        onset = _onset(case, suspicion)
         last = newest if onset.end_step is None else onset.end_step
-        steps = each.evidence.get("steps") or (last,)
-        found[each.cause] = onset.onset_step, min(last, int(steps[-1]))
+        steps = suspicion.evidence.get("steps") or (last,)
+        found[suspicion.cause] = onset.onset_step, min(last, int(steps[-1]))
     return found
 
 
@@ -467,18 +405,3 @@ def _share_of_loss(case: Case, cost: SuspicionCosts, index: int) -> float | None
     if share is None or lost_s < MIN_LOSS * cost.blamed_s.mean():
         return None
     return float(share * cost.blamed_s.mean() / lost_s)
-
-
-def _by_cost(findings: Sequence[Finding]) -> tuple[Finding, ...]:
-    """Silent workers, of which all else is unknown, then most costly first; unknown costs are 0."""
-    return tuple(
-        sorted(
-            findings,
-            key=lambda each: (
-                each.cause != SILENT_WORKER,
-                -(each.cost or 0.0),
-                -each.score,
-                each.cause,
-            ),
-        )
-    )

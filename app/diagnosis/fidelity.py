@@ -14,7 +14,8 @@ from msgspec import structs
 
 from app.diagnosis.case import Case
 from app.diagnosis.detector import Suspicion, percent, plural
-from app.diagnosis.evidence.features import Features
+from app.diagnosis.evidence.usual_steps import usual_steps
+from app.diagnosis.features import Features
 from app.diagnosis.suspicions import SuspicionCosts
 from app.engine.metrics import discrepancy
 from app.engine.steady_state import overlap_s
@@ -54,7 +55,7 @@ class Fidelity:
 
 def fidelity_of(case: Case, blamed_s: Floats) -> Fidelity:
     """The fidelity of step times [steps] with the delays of all suspicions."""
-    usual = case.usual_steps
+    usual = usual_steps(case)
     recorded_s = case.report.recorded_s - case.joined(_overlap_s)
     # Gaps between steps are launch delay, which a suspicion may have added already.
     at_most_s = np.maximum(blamed_s, np.minimum(blamed_s + case.report.between_s, recorded_s))
@@ -96,7 +97,7 @@ def doubted_by_fidelity(
 
 def is_recorded(case: Case, blamed_s: Floats, repaired_s: Floats) -> bool:
     """Whether the record has delays that are in `blamed_s` [steps] only, by their sum."""
-    usual = case.usual_steps
+    usual = usual_steps(case)
     recorded_s, without_s, with_s = (
         each[usual] for each in (case.report.recorded_s, repaired_s, blamed_s)
     )

@@ -1,6 +1,6 @@
 """Who the culprits are of which workers, and how scores and confidences are computed."""
 
-from collections import defaultdict
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
@@ -94,14 +94,9 @@ def worker_culprit(worker: Worker, hosts: Hosts) -> Culprit:
 
 
 def _hosts_hit(hit: list[Worker], hosts: Hosts) -> set[str]:
-    there: dict[str, int] = defaultdict(int)
-    for host in hosts.values():
-        there[host] += 1
-    found: dict[str, int] = defaultdict(int)
-    for worker in hit:
-        if worker in hosts:
-            found[hosts[worker]] += 1
-    return {host for host, count in found.items() if 2 <= count == there[host]}
+    there = Counter(hosts.values())
+    counts = Counter(hosts[worker] for worker in hit if worker in hosts)
+    return {host for host, count in counts.items() if 2 <= count == there[host]}
 
 
 def _group(worker: Worker, hit: set[Worker], hosts: Hosts, sizes: Parallelism) -> Culprit:

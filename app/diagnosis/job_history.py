@@ -40,7 +40,7 @@ class History:
     """Signals of the closed windows before this one, of one epoch.
 
     Shapes: `steps` [n] ascending; `step_s` [n] recorded step times in seconds; `signals` {name:
-    [n, dp, pp]}, the names and meanings in app/diagnosis/evidence/features.py; NaN where not known.
+    [n, dp, pp]}, the names and meanings in app/diagnosis/features.py; NaN where not known.
     `suspected` are the causes that these windows showed.
     `started_s` [n] are the Unix times at which the steps started, NaN where not known; None where
     none is.
@@ -228,6 +228,10 @@ class ExtendedHistory(History):
 
     num_before: int = 0
 
+    def of_window(self, badness: Floats) -> Floats:
+        """[n] of a figure [steps of the window]; NaN in the steps before."""
+        return np.concatenate([np.full(self.num_before, np.nan), badness])
+
     def derived(self, compute: Callable[["ExtendedHistory"], AnswerT]) -> AnswerT:
         """The result of `compute(self)`, computed once."""
         if compute not in self._derived:
@@ -242,15 +246,7 @@ class ExtendedHistory(History):
 
 def extended_history(history: History, window: History) -> ExtendedHistory:
     """The history up to the window, and the window."""
-    if not window.num_steps:
-        return ExtendedHistory(
-            history.steps,
-            history.step_s,
-            history.signals,
-            history.num_steps,
-            suspected=history.suspected,
-        )
-    before = history.before(int(window.steps[0]))
+    before = history.before(int(window.steps[0])) if window.num_steps else history
     both = before.with_steps(window)
     num_before = both.num_steps - window.num_steps
     return ExtendedHistory(

@@ -2,17 +2,17 @@
 
 `durations_repair` replaces single operations, `delays_repair` removes launch delays,
 `ShortenedComputations` divides computations of workers, `ShortenedTypes` their operations of some
-types, `FasterTypes` operations of some types on all workers.
+types.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
 from app.diagnosis.case import Case
+from app.diagnosis.features import Computations
 from app.engine.what_if import Replayer
-from app.trace.ops import OpSpec
 from app.trace.window import Floats, Ints
 
 
@@ -29,6 +29,15 @@ class Repaired:
 
 
 Repair = Callable[[Replayer], Repaired]
+
+
+def repaired_parts(group: Replayer, parts: Iterable[tuple[Ints, Floats]]) -> Repaired:
+    """Rows with their durations [rows, lanes], of parts of which no two have the same row."""
+    rows, durations_s = [np.empty(0, np.int64)], [np.empty((0, group.grid.start_s.shape[1]))]
+    for part, part_s in parts:
+        rows.append(part)
+        durations_s.append(part_s)
+    return Repaired(np.concatenate(rows), np.concatenate(durations_s))
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +78,7 @@ def delays_repair(by_group: BlamedByGroup) -> Repair:
 def _repaired(replayer: Replayer, by_group: BlamedByGroup, else_s: Floats | None) -> Repaired:
     ops = by_group.get(replayer.steps)
     if ops is None:
-        return Repaired(np.empty(0, np.int64), np.empty((0, replayer.grid.start_s.shape[1])))
+        return repaired_parts(replayer, ())
     place = np.zeros(replayer.template.num_ops, np.int64)
     place[ops.row] = 1
     rows = np.flatnonzero(place)
@@ -88,33 +97,36 @@ _PAUSE_RATIO = 3.0
 class ShortenedComputations:
     """A repair: divide forward and backward computations by factors [steps, dp, pp].
 
-    Noise stays in. Stages with factors of 1 are not edited.
+    Noise stays in. Stages with factors of 1 are not edited. `shares` are by how much an item of a
+    stage has more of the factor than the stage's mean item, [items]; all have it alike without.
     """
 
     case: Case
     forward: Floats
     backward: Floats
+    shares: Callable[[Computations, int], Floats] | None = None
 
     def __call__(self, group: Replayer) -> Repaired:
         """The group's computations divided by the factors."""
+        return repaired_parts(group, self._parts(group))
+
+    def _parts(self, group: Replayer) -> Iterator[tuple[Ints, Floats]]:
         features = self.case.group_of(group)
         at = features.positions
-        rows, durations_s = [np.empty(0, np.int64)], [np.empty((0, group.grid.start_s.shape[1]))]
-        for side, factor in (
-            (features.forward, self.forward),
-            (features.backward, self.backward),
-        ):
+        for side, factor in ((features.forward, self.forward), (features.backward, self.backward)):
             if side is None:
                 continue
-            for stage in np.flatnonzero((factor[at] != 1.0).any(axis=(0, 1))):
-                of_stage = side.rows[stage][side.rows[stage] >= 0]
+            for stage in np.flatnonzero((factor[at] != 1.0).any(axis=(0, 1))).tolist():
+                items, parts = np.nonzero(side.rows[stage] >= 0)
+                rows = side.rows[stage][items, parts]
                 lanes, usual_s = (
-                    each[:, :, stage].T.ravel() for each in (factor[at], side.pace.mean_s)
+                    figure[:, :, stage].T.ravel() for figure in (factor[at], side.pace.mean_s)
                 )
-                recorded_s = group.durations.recorded_s[of_stage]
-                rows.append(of_stage)
-                durations_s.append(without_factor(recorded_s, lanes, usual_s))
-        return Repaired(np.concatenate(rows), np.concatenate(durations_s))
+                if self.shares is not None:
+                    share = self.shares(side, stage)[items][:, None]
+                    # Where nothing is divided, no item is.
+                    lanes, usual_s = np.where(lanes == 1.0, 1.0, lanes * share), usual_s * share
+                yield rows, without_factor(group.durations.recorded_s[rows], lanes, usual_s)
 
 
 def without_factor(recorded_s: Floats, factor: Floats, usual_s: Floats) -> Floats:
@@ -143,32 +155,6 @@ def stretch_slice(usual: Ints, first: int, end: int, num_steps: int) -> slice:
     )
 
 
-TypePredicate = Callable[[OpSpec], bool]
-
-
-@dataclass(frozen=True)
-class FasterTypes:
-    """A repair: divide durations by factors [steps of the window], for each kind of types.
-
-    Noise stays in. No type is of two kinds.
-    """
-
-    case: Case
-    kinds: Sequence[tuple[TypePredicate, Floats]]
-
-    def __call__(self, group: Replayer) -> Repaired:
-        """The group's operations divided by the factors."""
-        at = self.case.group_of(group).positions
-        template = group.template
-        rows, durations_s = [], []
-        for types, factors in self.kinds:
-            chosen = np.flatnonzero(template.op_types.flags(types)[template.optype])
-            rows.append(chosen)
-            lanes = np.tile(factors[at], group.dp_size)
-            durations_s.append(group.durations.recorded_s[chosen] / lanes)
-        return Repaired(np.concatenate(rows), np.concatenate(durations_s))
-
-
 @dataclass(frozen=True)
 class ShortenedTypes:
     """A repair: divide operations of some types, by name, by factors [steps, dp, pp].
@@ -181,26 +167,23 @@ class ShortenedTypes:
 
     def __call__(self, group: Replayer) -> Repaired:
         """The group's operations of these types divided by their factors."""
+        return repaired_parts(group, self._parts(group))
+
+    def _parts(self, group: Replayer) -> Iterator[tuple[Ints, Floats]]:
         at, template = self.case.group_of(group).positions, group.template
-        rows, durations_s = [np.empty(0, np.int64)], [np.empty((0, group.grid.start_s.shape[1]))]
         for optype, factor in self.factors.items():
             is_one = template.optype == template.op_types.codes[optype]
-            for stage in np.flatnonzero((factor[at] != 1.0).any(axis=(0, 1))):
-                chosen = np.flatnonzero(is_one & (template.stage == stage))
-                rows.append(chosen)
+            for stage in np.flatnonzero((factor[at] != 1.0).any(axis=(0, 1))).tolist():
+                rows = np.flatnonzero(is_one & (template.stage == stage))
                 lanes = factor[at][:, :, stage].T.ravel()
-                durations_s.append(group.durations.recorded_s[chosen] / lanes)
-        return Repaired(np.concatenate(rows), np.concatenate(durations_s))
+                yield rows, group.durations.recorded_s[rows] / lanes
 
 
 def joint_repair(*repairs: Repair) -> Repair:
     """Several repairs at once, of which no two edit the same operation."""
 
     def repair(replayer: Replayer) -> Repaired:
-        parts = [each(replayer) for each in repairs]
-        return Repaired(
-            np.concatenate([part.rows for part in parts]),
-            np.concatenate([part.duration_s for part in parts]),
-        )
+        parts = [part(replayer) for part in repairs]
+        return repaired_parts(replayer, [(part.rows, part.duration_s) for part in parts])
 
     return repair

@@ -12,6 +12,11 @@ One fault may look like two causes. Pairs of causes that may be confused are com
 operation: if most of the smaller one's excess time is also in the larger one, the larger one
 explains it. Two faults of one worker have different excess times, and both remain.
 
+Of several culprits each is held against its own repair: 1 - T_all_repaired / T_all_others_repaired.
+Repairing it alone would win nothing where another culprit is as slow: everybody still waits for
+that one. So a culprit's cost is what is lost while it alone is left unrepaired. A culprit with a
+cost below `MIN_CULPRIT_COST` rode along: noise, a neighbour, or slow where nobody waits for it.
+
 A transfer begins on one host and ends on another, so an excess below the clocks' error is no
 evidence. A computation has one clock.
 """
@@ -27,6 +32,7 @@ from app import formatting
 from app.diagnosis.case import Case
 from app.diagnosis.detector import Suspicion
 from app.diagnosis.evidence.expert_levels import hot_by_routing
+from app.diagnosis.evidence.usual_steps import is_usual, usual_steps
 from app.diagnosis.finding import Worker
 from app.diagnosis.repair import Repair, Repaired
 from app.engine.kernels import all_of
@@ -100,7 +106,7 @@ def _hidden_s(
     periods, of which the first one of the window ends when the others begin the next step.
     """
     has_periods = all(group.replayer.grid.origin_s is not None for group in case.groups)
-    steps = case.usual_steps[case.usual_steps > 0]
+    steps = usual_steps(case)[usual_steps(case) > 0]
     if not (suspicion.is_at_step_end and has_periods and steps.size) or repaired_s is None:
         return 0.0
     over_s = float(np.median((blamed_s - case.report.recorded_s)[steps]))
@@ -110,7 +116,7 @@ def _hidden_s(
 def _left_out_s(case: Case, blamed_s: Floats) -> Floats:
     """[steps], seconds that odd steps take beyond their replay."""
     beyond_s = np.maximum(0.0, case.replay.recorded_s - blamed_s)
-    return np.asarray(np.where(case.is_usual, 0.0, beyond_s))
+    return np.asarray(np.where(is_usual(case), 0.0, beyond_s))
 
 
 def blamed_step_times_s(case: Case, suspicions: Sequence[Suspicion]) -> tuple[Floats, Floats]:
@@ -137,7 +143,7 @@ def cost_after_other_repairs(
         delays = mine.delays
         with_it = edited.step_times() if delays is None else _of_group(group, [delays], repairs)
         if mine.repair is not None:
-            edited.take_too(mine.repair(group))
+            edited.take(mine.repair(group))
         return np.stack([with_it, edited.step_times()])
 
     with_it_s, without_s = case.replay.joined(with_and_without)
@@ -194,6 +200,54 @@ def step_times_with(case: Case, repairs: Sequence[Repair]) -> list[Floats]:
     return all_of(replay.size, [partial(_step_times, replay, [], each) for each in repairs])
 
 
+# Share of the step time.
+MIN_CULPRIT_COST = 0.01
+# More culprits are one group by any measure; each takes a simulation.
+MAX_CULPRITS = 32
+
+
+def drop_cheap_culprits(case: Case, suspicion: Suspicion) -> Suspicion:
+    """The suspicion without culprits that win back less than `MIN_CULPRIT_COST`."""
+    parts = suspicion.parts
+    if parts is None or suspicion.repair is None:
+        return suspicion
+    kept = culprits_that_cost(case, parts.number, parts.repair)
+    return suspicion if len(kept) == parts.number else parts.suspicion(kept)
+
+
+def culprits_that_cost(
+    case: Case, number: int, repair: Callable[[Sequence[int]], Repair]
+) -> Sequence[int]:
+    """Positions of the culprits whose own repair wins back `MIN_CULPRIT_COST` or more.
+
+    All of them where none does, where there are more than `MAX_CULPRITS`, and where those to be
+    dropped matter together although none does alone.
+
+    Args:
+        case: the window.
+        number: how many culprits may be dropped separately.
+        repair: of those at some positions, at least one.
+    """
+    of_all = range(number)
+    if not 1 < number <= MAX_CULPRITS:
+        return of_all
+    others = [repair([each for each in of_all if each != at]) for at in of_all]
+    all_repaired_s, *one_left_s = _mean_step_s(case, [repair(of_all), *others])
+    costs = [1.0 - all_repaired_s / left_s for left_s in one_left_s]
+    kept = [at for at, cost in enumerate(costs) if cost >= MIN_CULPRIT_COST]
+    if not kept or len(kept) == number:
+        return of_all
+    [kept_repaired_s] = _mean_step_s(case, [repair(kept)])
+    if 1.0 - all_repaired_s / kept_repaired_s >= MIN_CULPRIT_COST:
+        return of_all
+    return kept
+
+
+def _mean_step_s(case: Case, repairs: Sequence[Repair]) -> list[float]:
+    """Mean seconds of a step with each of these repairs alone."""
+    return [float(each.mean()) for each in step_times_with(case, repairs)]
+
+
 def step_times_delayed(case: Case, delays: Repair) -> Floats:
     """[steps] replayed step times in seconds, with these delays added."""
     return _step_times(case.replay, [delays], None)
@@ -229,7 +283,7 @@ def _of_group(group: Replayer, delays: list[Repair], repairs: list[Repair]) -> F
 def _repaired(group: Replayer, repairs: Iterable[Repair]) -> "_EditedDurations":
     edited = _EditedDurations(group)
     for repair in repairs:
-        edited.take_too(repair(group))
+        edited.take(repair(group))
     return edited
 
 
@@ -243,30 +297,24 @@ class _EditedDurations:
         self._is_idealised = False
 
     def take(self, repaired: Repaired) -> None:
-        """New durations; milestones inside an operation move in proportion."""
-        inside, of_row = self._inside(repaired.rows)
-        share = self._group.graph.milestone_share[inside][:, None]
-        milestones_s = repaired.duration_s[of_row] * share
-        self._append(repaired.rows, repaired.duration_s)
-        self._append(self._group.graph.num_ops + inside, milestones_s)
+        """New durations; milestones inside an operation move in proportion.
 
-    def take_too(self, repaired: Repaired) -> None:
-        """New durations; an operation that was repaired before is shortened by both factors.
-
-        It gets no shorter than its ideal and both repairs: two may take away the same excess.
+        An operation that was repaired before is shortened by both factors. It gets no shorter than
+        its ideal and both repairs: two may take away the same excess.
         """
-        duration_s, rows = repaired.duration_s, repaired.rows
+        duration_s, rows, durations = repaired.duration_s, repaired.rows, self._group.durations
         known = np.flatnonzero(self._source[rows] >= 0)
         if known.size:
-            duration_s, durations = duration_s.copy(), self._group.durations
+            duration_s = duration_s.copy()
             mine_s, recorded_s = duration_s[known], durations.recorded_s[rows[known]]
             before_s = self._edited_s[self._source[rows[known]]]
-            both_s = mine_s * np.divide(
-                before_s, recorded_s, out=np.ones(mine_s.shape), where=recorded_s > 0
-            )
+            share = np.divide(before_s, recorded_s, out=np.ones(mine_s.shape), where=recorded_s > 0)
             least_s = np.minimum(np.minimum(mine_s, before_s), durations.ideal_s[rows[known], None])
-            duration_s[known] = np.maximum(both_s, least_s)
-        self.take(Repaired(rows, duration_s))
+            duration_s[known] = np.maximum(mine_s * share, least_s)
+        inside, of_row = self._inside(rows)
+        milestones_s = duration_s[of_row] * self._group.graph.milestone_share[inside][:, None]
+        self._append(rows, duration_s)
+        self._append(self._group.graph.num_ops + inside, milestones_s)
 
     def with_ideal(self, rows: Ints) -> "_EditedDurations":
         """A copy where these operations, and the milestones inside them, are ideal."""
@@ -380,7 +428,7 @@ def _experts(case: Case, suspicions: Sequence[Suspicion]) -> dict[str, RuledOut]
         elif reason is not None:
             found[slow.cause] = RuledOut(slow.cause, reason, True, slow.score)
     for stop in (each for each in suspicions if each.cause in _STOPS):
-        if not _knows_loads(case) and _is_one_block(case, _workers_of(stop)):
+        if not _knows_loads(case) and _is_one_block(case, stop.workers):
             found[stop.cause] = RuledOut(stop.cause, _NOT_TOLD_FROM_EXPERTS, True, stop.score)
     return found
 
@@ -411,7 +459,7 @@ def _may_be_experts(case: Case, slow: Suspicion) -> bool:
     """Whether loads that last may explain several slow workers of a job with experts."""
     if _knows_loads(case):
         return False
-    workers = _workers_of(slow)
+    workers = slow.workers
     are_hosts = all(each.host and each.dp_rank is None for each in slow.culprits)
     return _is_one_block(case, workers) or (len(workers) >= _MIN_SLOW_WORKERS and not are_hosts)
 
@@ -419,10 +467,6 @@ def _may_be_experts(case: Case, slow: Suspicion) -> bool:
 def _knows_loads(case: Case) -> bool:
     """Whether loads of experts are known, or there are no experts."""
     return case.parallelism.ep_size < 2 or "tokens" in case.new_history.signals
-
-
-def _workers_of(suspicion: Suspicion) -> list[Worker]:
-    return [(dp_rank, stage) for dp_rank, stage in suspicion.evidence.get("workers", ())]
 
 
 def _is_one_block(case: Case, workers: Sequence[Worker]) -> bool:
@@ -438,9 +482,8 @@ def _is_one_block(case: Case, workers: Sequence[Worker]) -> bool:
 
 def _are_hot(case: Case, slow: Suspicion) -> bool:
     """Whether routing explains each of the slow workers."""
-    workers = slow.evidence.get("workers", ())
-    hot = case.cached(hot_by_routing)
-    return bool(workers) and all(hot[dp_rank, stage] for dp_rank, stage in workers)
+    hot = hot_by_routing(case)
+    return bool(slow.workers) and all(hot[worker] for worker in slow.workers)
 
 
 def _late_hosts(case: Case, suspicions: Sequence[Suspicion]) -> dict[str, RuledOut]:
@@ -476,10 +519,10 @@ def _busy_hosts(case: Case, suspicions: Sequence[Suspicion]) -> dict[str, RuledO
     )
     if busy is None:
         return {}
-    held_up, dp_ranks = set(_workers_of(busy)), range(case.parallelism.dp_size)
+    held_up, dp_ranks = set(busy.workers), range(case.parallelism.dp_size)
     found: dict[str, RuledOut] = {}
     for slow in suspicions:
-        workers = set(_workers_of(slow))
+        workers = set(slow.workers)
         if slow.cause == causes.STAGE_IMBALANCE:
             stages = [each.stage for each in slow.culprits if each.stage is not None]
             workers = {(dp_rank, stage) for stage in stages for dp_rank in dp_ranks}
@@ -522,36 +565,24 @@ def _shared_time(case: Case, one: Suspicion, other: Suspicion) -> _SharedTime:
     totals_s = np.zeros(3)
     for group in case.groups:
         first_s, second_s = (_excess(group.replayer, each) for each in (one, other))
-        both_s = sum(
-            float(np.minimum(mine_s, second_s[row]).sum())
-            for row, mine_s in first_s.items()
-            if row in second_s
-        )
-        totals_s += [_total(first_s), _total(second_s), both_s]
+        shared = [np.minimum(first_s[row], second_s[row]) for row in first_s if row in second_s]
+        parts = (first_s.values(), second_s.values(), shared)
+        totals_s += [sum(float(row_s.sum()) for row_s in part) for part in parts]
     return _SharedTime(*totals_s.tolist())
 
 
-def _total(excess_s: dict[int, Floats]) -> float:
-    return sum(float(each.sum()) for each in excess_s.values())
-
-
 def _excess(group: Replayer, suspicion: Suspicion) -> dict[int, Floats]:
-    """Excess or late seconds [lanes] of each row of the suspicion."""
+    """Excess and late seconds [lanes] of each row of the suspicion."""
     found: dict[int, Floats] = {}
     if suspicion.repair is not None:
         repaired = suspicion.repair(group)
         too_long_s = group.durations.recorded_s[repaired.rows] - repaired.duration_s
         found = dict(zip(repaired.rows.tolist(), np.maximum(too_long_s, 0.0), strict=True))
-    for row, late_s in _late_rows(group, suspicion.delays):
-        found[row] = found[row] + late_s if row in found else late_s
+    if suspicion.delays is not None:
+        late = suspicion.delays(group)
+        for row, late_s in zip(late.rows.tolist(), np.maximum(late.duration_s, 0.0), strict=True):
+            found[row] = found[row] + late_s if row in found else late_s
     return found
-
-
-def _late_rows(group: Replayer, delays: Repair | None) -> list[tuple[int, Floats]]:
-    if delays is None:
-        return []
-    late = delays(group)
-    return list(zip(late.rows.tolist(), np.maximum(late.duration_s, 0.0), strict=True))
 
 
 # Causes that show in transfers.
@@ -586,10 +617,9 @@ def clock_doubt(case: Case) -> str:
 def _effect_s(case: Case, repair: Repair) -> float | None:
     """Mean excess seconds of the transfers that are too long; None where none is."""
     total_s, count = 0.0, 0
-    for group in case.groups:
-        repaired = repair(group.replayer)
-        recorded_s = group.replayer.durations.recorded_s[repaired.rows]
-        more_s = recorded_s - repaired.duration_s
+    for replayer in case.replay.groups:
+        repaired = repair(replayer)
+        more_s = replayer.durations.recorded_s[repaired.rows] - repaired.duration_s
         total_s += float(more_s[more_s > 0].sum())
         count += int((more_s > 0).sum())
     return total_s / count if count else None

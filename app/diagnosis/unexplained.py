@@ -15,8 +15,9 @@ from msgspec import structs
 
 from app.diagnosis.case import Case
 from app.diagnosis.detector import Suspicion
-from app.diagnosis.evidence.features import ops_of
 from app.diagnosis.evidence.stops import Stop, long_stops
+from app.diagnosis.evidence.usual_steps import is_usual
+from app.diagnosis.features import ops_of
 from app.diagnosis.suspicions import RepairedTogether, RowChoice, blamed_step_times_s
 from app.engine.what_if import Replayer
 from app.result import causes
@@ -24,7 +25,7 @@ from app.result.causes import CAUSES
 from app.result.finding import Finding
 from app.result.sentence import MIN_UNEXPLAINED_SHARE, unexplained_sentence
 from app.result.window_result import Unexplained
-from app.trace.window import Floats, Ints
+from app.trace.window import Ints
 
 # An op type or stage that wins back less of the rest is not where most of it is.
 MIN_PLACE_SHARE = 0.3
@@ -95,7 +96,7 @@ def _unnamed_stops(case: Case, findings: Sequence[Finding]) -> list[Stop]:
     }
     return [
         stop
-        for stop in case.cached(long_stops)
+        for stop in long_stops(case)
         if stop.is_all
         and (stop.is_inside or stop.place == "between")
         and int(case.steps[stop.at]) not in named
@@ -106,7 +107,7 @@ def _counted_steps(case: Case) -> Ints:
     """Positions of all steps but the odd ones with which a job begins."""
     if case.extended_history.num_before:
         return np.arange(case.steps.size)
-    first = int(np.argmax(case.is_usual)) if case.is_usual.any() else 0
+    first = int(np.argmax(is_usual(case))) if is_usual(case).any() else 0
     return np.arange(first, case.steps.size)
 
 
@@ -126,8 +127,8 @@ def _by_optype(case: Case, repaired: RepairedTogether, steps: Ints) -> dict[str,
     Without a repair the report's own replays answer: what is lost with only this type as recorded.
     """
     if not repaired.has_repair:
-        kept_s = case.report.optype_step_s
-        return {name: _above_ideal_s(case, each_s, steps) for name, each_s in kept_s.items()}
+        kept_s, ideal_s = case.report.optype_step_s, case.report.ideal_s
+        return {name: float((own_s - ideal_s)[steps].mean()) for name, own_s in kept_s.items()}
     by_code = case.replay.window.job.op_types.by_code
     present = sorted({code for group in case.replay.groups for code in group.template.present})
     codes: dict[str, list[int]] = {}
@@ -155,10 +156,6 @@ def _by_stage(case: Case, repaired: RepairedTogether, steps: Ints) -> dict[str, 
         str(stage): _won_s(repaired, steps, partial(_rows_of_stage, stage=stage))
         for stage in range(case.parallelism.pp_size)
     }
-
-
-def _above_ideal_s(case: Case, step_s: Floats, steps: Ints) -> float:
-    return float((step_s - case.report.ideal_s)[steps].mean())
 
 
 def _rows_of_stage(group: Replayer, stage: int) -> Ints:

@@ -237,7 +237,7 @@ def build_graph(template: Template) -> StepGraph:
     Raises:
         InvalidTrace: operations wait for each other in a circle, or sends and recvs do not pair.
     """
-    milestones = Milestones.of(template)
+    milestones = Milestones(template.num_ops)
     edges, groups = _edges_and_groups(template, milestones)
     num_rows = template.num_ops + len(milestones.of_op)
     pred_ptr, preds = _predecessors(edges, milestones, num_rows)
@@ -265,14 +265,13 @@ def _edges_and_groups(
     overlaps = [overlap_of(template, stage) for stage in range(template.parallelism.pp_size)]
     for stage, overlap in enumerate(overlaps):
         streams = in_streams(template, stage, overlap)
-        before = one_before(streams)
-        launches = Launches(template, stage, milestones, edges)
+        launches = Launches(template, stage, milestones, edges, one_before(streams))
         edges += stream_edges(streams)
         edges += first_backward_edges(template, stage)
-        edges += parameter_edges(template, stage, overlap, launches, before)
+        edges += parameter_edges(launches, overlap)
         edges += end_of_step_edges(template, stage, overlap)
-        launch_gradients(template, stage, overlap, launches, before)
-        edges += user_type_edges(template, stage, overlap, launches, before)
+        launch_gradients(launches, overlap)
+        edges += user_type_edges(launches, overlap)
     groups = stage_groups(template) + user_type_groups(template)
     for direction in DIRECTIONS:
         more, pairs = pipeline(template, direction, overlaps)

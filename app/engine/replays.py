@@ -73,16 +73,8 @@ def _ranks_by_block(block: Ints) -> list[Ints]:
     return [np.flatnonzero(block == number) for number in np.unique(block)]
 
 
-@dataclass(frozen=True, slots=True)
-class StepStructures:
-    """Groups of steps with equal structure, by their first steps, and the refused steps."""
-
-    groups: tuple[tuple[int, ...], ...]
-    refused: tuple[SkippedStep, ...]
-
-
-def group_by_structure(window: Window) -> StepStructures:
-    """Group the window's steps by structure; refuse steps whose replicas differ.
+def group_by_structure(window: Window) -> tuple[list[tuple[int, ...]], list[SkippedStep]]:
+    """Groups of steps with equal structure, by their first steps; steps whose replicas differ.
 
     The structure of a replica in a step is its set of operations by stage, type, number, and
     chunk where it has one (docs/replay.md, section 7).
@@ -92,14 +84,16 @@ def group_by_structure(window: Window) -> StepStructures:
     refused = []
     for step in window.steps:
         replicas = [keys.of(step, dp) for dp in range(window.job.parallelism.dp_size)]
-        usual = Counter(each.tobytes() for each in replicas).most_common(1)[0][0]
-        other = next((dp for dp, each in enumerate(replicas) if each.tobytes() != usual), None)
+        usual = Counter(replica.tobytes() for replica in replicas).most_common(1)[0][0]
+        other = next(
+            (dp for dp, replica in enumerate(replicas) if replica.tobytes() != usual), None
+        )
         if other is None:
             groups.setdefault(usual, []).append(step)
         else:
             reason = keys.difference(other, replicas[other], np.frombuffer(usual, np.int64))
             refused.append(SkippedStep(step, reason))
-    return StepStructures(tuple(tuple(steps) for steps in groups.values()), tuple(refused))
+    return [tuple(steps) for steps in groups.values()], refused
 
 
 class _Keys:
@@ -186,12 +180,14 @@ def prepare(window: Window) -> WindowReplay:
     try:
         drafts = [_draft(window, window.steps)]
     except OtherStructure:
-        sorted_out = group_by_structure(window)
-        drafts = [_draft(window, steps) for steps in sorted_out.groups]
-        drafts.append(_GridDraft(None, list(sorted_out.refused)))
+        of_structures, differing = group_by_structure(window)
+        drafts = [_draft(window, steps) for steps in of_structures]
+        drafts.append(_GridDraft(None, differing))
     # The order of operations on a worker is by its own clock: graphs need no corrected clocks.
-    correction = measure_clocks(window, [each.laid_out for each in drafts if each.laid_out])
-    found = [_group(window, each, correction) for each in _by_one_clock(window, drafts, correction)]
+    correction = measure_clocks(window, [draft.laid_out for draft in drafts if draft.laid_out])
+    found = [
+        _group(window, draft, correction) for draft in _by_one_clock(window, drafts, correction)
+    ]
     groups = tuple(group for group, _ in found if group is not None)
     refused = [skip for _, skips in found for skip in skips]
     if not groups:

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, fields
 from functools import cached_property
-from itertools import chain, pairwise
+from itertools import chain
 
 import numpy as np
 
@@ -66,11 +66,6 @@ class Template:
         return ListedOps(*(getattr(self, each.name).tolist() for each in fields(ListedOps)))
 
     @cached_property
-    def is_data_parallel(self) -> bool:
-        """Whether parameters and gradients are exchanged at all."""
-        return self.parallelism.is_data_parallel
-
-    @cached_property
     def present(self) -> list[int]:
         """Codes of the op types that occur, ascending."""
         found: list[int] = np.flatnonzero(np.bincount(self.optype)).tolist()
@@ -119,8 +114,3 @@ class Template:
     def describe(self, op: int) -> str:
         """One operation in words, for messages."""
         return f"{self.name(op)} {self.seq_id[op]} on stage {self.stage[op]}"
-
-
-def in_sequence(ops: list[int]) -> list[Edge]:
-    """Each operation waits for the one before it in the list."""
-    return list(pairwise(ops))

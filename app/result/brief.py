@@ -7,8 +7,7 @@ from msgspec import Meta
 from app.result.clock_times import result_ended_s
 from app.result.finding import Cause, Culprit, Finding, Persistence, Share, Timestamp
 from app.result.record import Record
-from app.result.step_counts import num_steps, total_s
-from app.result.window_result import Verdict, WindowResult
+from app.result.window_result import Verdict, WindowResult, num_steps, total_s
 
 MAX_FINDINGS = 3
 MAX_CULPRITS = 3
@@ -72,22 +71,14 @@ def brief_of(result: WindowResult, *, num_gpus: int) -> JobBrief | None:
         ended_s=result_ended_s(result),
         clock_residual_ms=result.clocks.residual_ms,
         num_findings=None if findings is None else len(findings),
-        findings=None
-        if findings is None
-        else tuple(_finding_brief(finding) for finding in findings[:MAX_FINDINGS]),
+        findings=None if findings is None else tuple(map(_finding_brief, findings[:MAX_FINDINGS])),
     )
 
 
 def _finding_brief(finding: Finding) -> FindingBrief:
+    shared = FindingBrief.__struct_fields__[:-2]  # all but the culprits and their number
     return FindingBrief(
-        cause=finding.cause,
-        cost=finding.cost,
-        confidence=finding.confidence,
-        onset_step=finding.onset_step,
-        persistence=finding.persistence,
-        sentence=finding.sentence,
-        onset_at=finding.onset_at,
-        ended_at=finding.ended_at,
+        **{name: getattr(finding, name) for name in shared},
         culprits=finding.culprits[:MAX_CULPRITS],
         num_culprits=len(finding.culprits),
     )

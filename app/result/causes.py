@@ -9,7 +9,7 @@ from typing import Literal
 
 from app.formatting import plural
 
-# Names, as results, alerts and addresses have them. The last one is of missing workers.
+# Names, as results, alerts and addresses have them.
 SLOW_WORKER = "slow-worker"
 LATE_HOST = "late-host"
 STAGE_IMBALANCE = "stage-imbalance"
@@ -191,6 +191,7 @@ def _rows() -> Iterator[Cause]:
         nobody="all workers",
         names_stops=True,
     )
+    yield Cause(name=SILENT_WORKER, label="silent worker", phrase="a silent worker")
     yield Cause(
         name=UNIFORM_SLOWDOWN,
         label="everything is slower",
@@ -201,7 +202,6 @@ def _rows() -> Iterator[Cause]:
         question="Everything as fast as before",
         asks="as-before",
     )
-    yield Cause(name=SILENT_WORKER, label="silent worker", phrase="a silent worker")
 
 
 CAUSES: Mapping[str, Cause] = {cause.name: cause for cause in _rows()}

@@ -11,8 +11,7 @@ from msgspec.structs import replace
 from app import formatting
 from app.result.finding import Finding, OnsetForm
 from app.result.sentence import onset_words
-from app.result.step_counts import step_counts
-from app.result.window_result import WindowResult
+from app.result.window_result import WindowResult, step_counts
 
 StepTime = tuple[float, float]  # Unix time at which a step started, seconds that it took
 

@@ -9,9 +9,9 @@ occurrences by their number of occurrences, shares of the step by its time. Wind
 are left out.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 from msgspec.structs import replace
@@ -25,7 +25,7 @@ from app.result.arrivals import (
     RankGroupRecord,
 )
 from app.result.figures import EQUAL_TIMES, MAX_DISCREPANCY, as_tuples, gpu_time_wasted
-from app.result.step_counts import num_steps, resolution_of, step_counts, total_s
+from app.result.record import Record
 from app.result.window_result import (
     MAX_CLOCKS,
     RESOLUTIONS,
@@ -44,6 +44,10 @@ from app.result.window_result import (
     Thinned,
     WindowHeader,
     WindowResult,
+    num_steps,
+    resolution_of,
+    step_counts,
+    total_s,
 )
 from app.trace.window import Floats
 
@@ -76,11 +80,6 @@ class Weights:
         """Loss of each window's steps, seconds."""
         return self.simulated_s - self.ideal_s
 
-    @property
-    def has_loss(self) -> bool:
-        """Whether the loss is more than rounding."""
-        return bool(abs(self.lost_s.sum()) > EQUAL_TIMES * self.ideal_s.sum())
-
 
 def combine_results(results: Results) -> WindowResult:
     """One result of at least one window, ascending and of one run, without `per_step`.
@@ -88,7 +87,7 @@ def combine_results(results: Results) -> WindowResult:
     Windows without figures add their skipped steps and nothing else. The estimate of S_w and the
     share of a stage are exact; M_W is of each window's own slowest workers, lost GPU-hours are
     against each window's own ideal, and times by stage and type are of windows that have them. What
-    was found is the newest window's: see app.result.join_causes.
+    was found is the newest window's: see app.result.join.
     """
     known = [result for result in results if result.slowdown is not None]
     newest = replace(
@@ -126,10 +125,13 @@ def combine_results(results: Results) -> WindowResult:
         gpu_hours_lost=sum(result.gpu_hours_lost or 0.0 for result in known),
         launch_delay=combine_launch_delay(known, total),
         step_slowdown=tuple(ratio for result in known for ratio in result.step_slowdown),
-        optype_slowdown=_optypes(known, total),
-        dp_rank_slowdown=_row(dp_ranks, total.ideal_s),
-        stage_slowdown=_row(stages, total.ideal_s),
-        worker_slowdown=_rows(workers, total.ideal_s),
+        # A window without a type lost nothing to it.
+        optype_slowdown=_by_name(
+            [result.optype_slowdown for result in known], total.ideal_s, absent=1.0
+        ),
+        dp_rank_slowdown=_means(dp_ranks, total.ideal_s),
+        stage_slowdown=_means(stages, total.ideal_s),
+        worker_slowdown=_means(workers, total.ideal_s),
         worker_slowdown_estimate=_estimate(dp_ranks, stages, workers, total.ideal_s),
         m_w=_of_loss([result.m_w for result in known], total),
         m_w_exact=_of_loss([result.m_w_exact for result in known], total),
@@ -198,16 +200,10 @@ def _imputed(results: Results) -> ImputedRecord | None:
     blocks = [block for block, _ in with_losses]
     workers: dict[int, AbsentWorker] = {}
     for worker in (worker for block in blocks for worker in block.workers):
-        before = workers.get(worker.rank)
-        workers[worker.rank] = (
-            worker
-            if before is None
-            else replace(
-                worker,
-                first_step=before.first_step,
-                num_steps=worker.num_steps + before.num_steps,
-            )
-        )
+        if (before := workers.get(worker.rank)) is not None:
+            num_steps_of_both = worker.num_steps + before.num_steps
+            worker = replace(worker, first_step=before.first_step, num_steps=num_steps_of_both)
+        workers[worker.rank] = worker
     num_ops = sum(block.ops for block in blocks)
     of_losses = sum(block.ops / block.share for block in blocks if block.share)
     in_all, in_these = sum(map(num_steps, results)), sum(steps for _, steps in with_losses)
@@ -280,44 +276,33 @@ def combine_clocks(known: Results) -> ClocksRecord:
 def combine_launch_delay(known: Results, total: Weights) -> LaunchDelayRecord:
     """Means over steps; a type absent from a window counts as 0 there."""
     delays = [result.launch_delay for result in known]
-    names = {name: None for delay in delays for name in delay.by_optype}
     return LaunchDelayRecord(
-        by_optype={
-            name: weighted([delay.by_optype.get(name, 0.0) for delay in delays], total.steps)
-            for name in names
-        },
-        by_worker=_rows([delay.by_worker for delay in delays], total.steps),
-        others_waited=_rows([delay.others_waited for delay in delays], total.steps),
+        by_optype=_by_name([delay.by_optype for delay in delays], total.steps, absent=0.0),
+        by_worker=_means([delay.by_worker for delay in delays], total.steps),
+        others_waited=_means([delay.others_waited for delay in delays], total.steps),
     )
 
 
-def _optypes(known: Results, total: Weights) -> dict[str, float]:
-    names = {name: None for result in known for name in result.optype_slowdown}
-    # A window without a type lost nothing to it.
+def _by_name(
+    of_windows: Sequence[Mapping[str, float]], weights: Floats, *, absent: float
+) -> dict[str, float]:
+    """The weighted mean of each name that any window has, `absent` in those that lack it."""
+    names = {name: None for by_name in of_windows for name in by_name}
     return {
-        name: weighted([result.optype_slowdown.get(name, 1.0) for result in known], total.ideal_s)
+        name: weighted([by_name.get(name, absent) for by_name in of_windows], weights)
         for name in names
     }
 
 
 def _stage_compute(known: Results, steps: Floats) -> StageCompute | None:
-    parts = [
-        (result.stage_compute_s, weight)
-        for result, weight in zip(known, steps.tolist(), strict=True)
-        if result.stage_compute_s is not None
-    ]
-    if not parts:
+    times = [result.stage_compute_s for result in known]
+    measured = [of_window for of_window in times if of_window is not None]
+    if not measured:
         return None
-    weights = [weight for _, weight in parts]
+    weights = steps[[of_window is not None for of_window in times]]
     return StageCompute(
-        forward=_columns([compute.forward for compute, _ in parts], weights),
-        backward=_columns([compute.backward for compute, _ in parts], weights),
-    )
-
-
-def _columns(rows: Sequence[BySteps], weights: Sequence[float]) -> BySteps:
-    return tuple(
-        mean_known(list(zip(column, weights, strict=True))) for column in zip(*rows, strict=True)
+        forward=as_tuples(_mean([of_window.forward for of_window in measured], weights)),
+        backward=as_tuples(_mean([of_window.backward for of_window in measured], weights)),
     )
 
 
@@ -332,29 +317,27 @@ def _optype_times(known: Results, steps: Floats) -> dict[str, OptypeTime]:
     return {name: _optype_time([(types.get(name), w) for types, w in have]) for name in names}
 
 
+_OPTYPE_PARTS = ("recorded", "transfer", "wait")
+
+
 def _optype_time(parts: Sequence[tuple[OptypeTime | None, float]]) -> OptypeTime:
     first = next(times for times, _ in parts if times is not None)
-    nothing = OptypeTime(
-        recorded=None if first.recorded is None else 0.0,
-        transfer=None if first.transfer is None else 0.0,
-        wait=None if first.wait is None else 0.0,
-    )
-    times = [(times or nothing, weight) for times, weight in parts]
+    known = (name for name in _OPTYPE_PARTS if getattr(first, name) is not None)
+    nothing = OptypeTime(**dict.fromkeys(_OPTYPE_PARTS) | dict.fromkeys(known, 0.0))
     return OptypeTime(
-        recorded=mean_known([(of_type.recorded, weight) for of_type, weight in times]),
-        transfer=mean_known([(of_type.transfer, weight) for of_type, weight in times]),
-        wait=mean_known([(of_type.wait, weight) for of_type, weight in times]),
+        **_mean_fields([(times or nothing, weight) for times, weight in parts], *_OPTYPE_PARTS)
     )
 
 
-def _row(rows: Sequence[BySteps | None], weights: Floats) -> BySteps | None:
-    """The weighted mean of each element over the windows that know it."""
-    return None if any(row is None for row in rows) else as_tuples(_mean(rows, weights))
+FiguresT = TypeVar("FiguresT", BySteps | None, Matrix)
 
 
-def _rows(matrices: Sequence[Matrix], weights: Floats) -> Matrix:
-    """As `_row`, of matrices."""
-    return None if any(rows is None for rows in matrices) else as_tuples(_mean(matrices, weights))
+def _means(of_windows: Sequence[FiguresT], weights: Floats) -> FiguresT:
+    """The weighted mean of each element over the windows that know it; None where one has none."""
+    if any(figures is None for figures in of_windows):
+        return None
+    found: FiguresT = as_tuples(_mean(of_windows, weights))
+    return found
 
 
 def _mean(parts: Sequence[BySteps | None] | Sequence[Matrix], weights: Floats) -> Floats:
@@ -395,13 +378,23 @@ def mean_known(values: WeightedValues) -> float | None:
     return sum(value * weight for value, weight in pairs) / total if total > 0 else None
 
 
+def _mean_fields(parts: Sequence[tuple[Record, float]], *names: str) -> dict[str, Any]:
+    """By field, the weighted mean of the records that know it."""
+    return {
+        name: mean_known([(getattr(record, name), weight) for record, weight in parts])
+        for name in names
+    }
+
+
 def _share_of_time(shares: Sequence[float | None], recorded_s: Floats) -> float | None:
     return mean_known(list(zip(shares, recorded_s.tolist(), strict=True)))
 
 
 def _of_loss(shares: Sequence[float | None], total: Weights) -> float | None:
     """Where a window lost nothing there was nothing to win back in it."""
-    if not total.has_loss or all(share is None for share in shares):
+    # A loss may be rounding alone.
+    has_loss = abs(total.lost_s.sum()) > EQUAL_TIMES * total.ideal_s.sum()
+    if not has_loss or all(share is None for share in shares):
         return None
     return weighted([share or 0.0 for share in shares], total.lost_s)
 
@@ -510,10 +503,8 @@ def _group(seen: Sequence[tuple[RankGroupRecord, float]]) -> RankGroupRecord:
     return replace(
         seen[-1][0],
         num_occurrences=sum(group.num_occurrences for group, _ in seen),
-        transfer_s=mean_known([(group.transfer_s, steps) for group, steps in seen]),
-        waited_s=mean_known([(group.waited_s, steps) for group, steps in seen]),
-        bandwidth_bytes_s=mean_known([(group.bandwidth_bytes_s, steps) for group, steps in seen]),
         members=_members(seen),
+        **_mean_fields(seen, "transfer_s", "waited_s", "bandwidth_bytes_s"),
     )
 
 
@@ -527,8 +518,7 @@ def _members(seen: Sequence[tuple[RankGroupRecord, float]]) -> tuple[GroupMember
     found = [
         replace(
             of_rank[-1][0],
-            waited_for_s=mean_known([(member.waited_for_s, s) for member, s, _ in of_rank]),
-            waited_s=mean_known([(member.waited_s, s) for member, s, _ in of_rank]),
+            **_mean_fields([(member, s) for member, s, _ in of_rank], "waited_for_s", "waited_s"),
             late_share=mean_known([(member.late_share, n) for member, _, n in of_rank]),
         )
         for of_rank in by_rank.values()

@@ -12,14 +12,71 @@ without a known cause. The cost of a cause that began among them is that since i
 from collections.abc import Sequence
 from itertools import pairwise
 
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
 from app.result.causes import SILENT_WORKER
+from app.result.figures import gpu_time_wasted
 from app.result.finding import Finding
-from app.result.join import joint_result
-from app.result.join_causes import by_cost, finding_key, joint_onset, leading, with_cost
-from app.result.since import result_since
-from app.result.window_result import WindowResult
+from app.result.join import (
+    by_cost,
+    finding_key,
+    joint_onset,
+    joint_result,
+    leading,
+    with_cost,
+    with_figures,
+)
+from app.result.window_result import StepTimes, WindowResult, step_counts, total_s
+
+
+def result_since(result: WindowResult, step: int) -> WindowResult:
+    """The result without the steps before `step`, without `per_step`.
+
+    The whole result where it has no figures, or `step` is none of its later steps. The cost of a
+    finding that began at the first step kept, or later, is of the steps kept.
+    """
+    first = sum(number < step for number in result.steps)
+    if result.slowdown is None or not 0 < first < len(result.steps):
+        return result
+    by_name = asdict(result.step_time_s).items()
+    left = replace(
+        result,
+        steps=result.steps[first:],
+        step_time_s=StepTimes(**{name: times_s and times_s[first:] for name, times_s in by_name}),
+        thinned=result.thinned
+        and replace(result.thinned, step_counts=tuple(step_counts(result)[first:])),
+    )
+    recorded_s, simulated_s = total_s(left, "recorded"), total_s(left, "simulated")
+    slowdown = simulated_s / total_s(left, "ideal")
+    whole_s = total_s(result, "recorded")
+    wasted_s = whole_s * gpu_time_wasted(result.slowdown)
+    lost_share = recorded_s * gpu_time_wasted(slowdown) / wasted_s if wasted_s else 0.0
+    last_left_out, ratio = result.steps[first - 1], whole_s / recorded_s
+    return replace(
+        left,
+        step_started_s=result.step_started_s[first:],
+        step_slowdown=result.step_slowdown[first:],
+        structures=tuple(kept for steps in result.structures if (kept := _since(steps, step))),
+        slowdown=slowdown,
+        gpu_time_wasted=gpu_time_wasted(slowdown),
+        gpu_hours_lost=(result.gpu_hours_lost or 0.0) * lost_share,
+        launch_slowdown=recorded_s / simulated_s,
+        findings=result.findings
+        and tuple(_finding(finding, last_left_out, ratio) for finding in result.findings),
+        per_step=None,
+    )
+
+
+def _since(steps: Sequence[int], step: int) -> tuple[int, ...]:
+    return tuple(number for number in steps if number >= step)
+
+
+def _finding(finding: Finding, last_left_out: int, ratio: float) -> Finding:
+    """The finding; its cost times `ratio` if all of it is in the steps that are kept."""
+    onset = finding.onset_step
+    is_whole = onset is not None and onset > last_left_out and finding.cost is not None
+    return with_figures(finding, ratio) if is_whole else finding
+
 
 RECENT_WINDOWS = 4  # the last closed ones of a run
 # Causes of this kind have one onset and one end; transient ones come and go.

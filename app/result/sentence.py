@@ -99,7 +99,7 @@ def cost_words(
             f"; another cause hides its cost now: once that is removed, this one costs {later} of "
             "the job's GPU time"
         )
-    shares = " to ".join(formatting.percent(each) for each in cost_range or (cost,))
+    shares = " to ".join(formatting.percent(share) for share in cost_range or (cost,))
     return f"; it {'cost' if is_past else 'costs'} {shares} of the job's GPU time"
 
 
@@ -111,12 +111,9 @@ def unexplained_sentence(left: Unexplained) -> str | None:
     """The loss in words, without a full stop; None where the share is small."""
     if left.share < MIN_UNEXPLAINED_SHARE:
         return None
-    of_loss = left.share_of_loss
-    of_it = (
-        ""
-        if of_loss is None or of_loss > 0.995
-        else f" ({formatting.percent(of_loss)} of the loss)"
-    )
+    of_loss, of_it = left.share_of_loss, ""
+    if of_loss is not None and of_loss <= 0.995:
+        of_it = f" ({formatting.percent(of_loss)} of the loss)"
     share = formatting.percent(left.share)
     fact = f"{share} of the step time{of_it} is not explained by any known cause"
     place = _place_in_words(left)

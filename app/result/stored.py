@@ -1,7 +1,7 @@
 """How a result is stored: its figures by step, most of it for large jobs, apart from the rest."""
 
 from msgspec import json
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
 from app.result.arrivals import ArrivalsByStep
 from app.result.window_result import FiguresByStep, WindowResult
@@ -31,13 +31,8 @@ def split_by_step(result: WindowResult) -> tuple[WindowResult, StoredByStep | No
     if by_step is None:
         return rest, None
     of_ranks = None if arrivals is None else arrivals.per_step
-    return rest, StoredByStep(
-        optype_slowdown=by_step.optype_slowdown,
-        dp_rank_slowdown=by_step.dp_rank_slowdown,
-        stage_slowdown=by_step.stage_slowdown,
-        worker_slowdown=by_step.worker_slowdown,
-        waited_for_s=None if of_ranks is None else of_ranks.waited_for_s,
-    )
+    waited_for_s = None if of_ranks is None else of_ranks.waited_for_s
+    return rest, StoredByStep(**asdict(by_step), waited_for_s=waited_for_s)
 
 
 def join_by_step(result: WindowResult, by_step: StoredByStep | None) -> WindowResult:
@@ -47,13 +42,5 @@ def join_by_step(result: WindowResult, by_step: StoredByStep | None) -> WindowRe
     arrivals, waited_for_s = result.arrivals, by_step.waited_for_s
     if arrivals is not None and waited_for_s is not None:
         arrivals = replace(arrivals, per_step=ArrivalsByStep(waited_for_s=waited_for_s))
-    return replace(
-        result,
-        arrivals=arrivals,
-        per_step=FiguresByStep(
-            optype_slowdown=by_step.optype_slowdown,
-            dp_rank_slowdown=by_step.dp_rank_slowdown,
-            stage_slowdown=by_step.stage_slowdown,
-            worker_slowdown=by_step.worker_slowdown,
-        ),
-    )
+    shared = {name: getattr(by_step, name) for name in FiguresByStep.__struct_fields__}
+    return replace(result, arrivals=arrivals, per_step=FiguresByStep(**shared))

@@ -2,18 +2,18 @@
 
 It is the joint result of the windows, with causes, losses and figures by worker over all of their
 steps. Of its lists by step at most `MAX_VALUES` values are left, each the mean of successive steps
-(app.result.step_counts). What is needed to replay one of the windows stays beside them.
+(app.result.window_result). What is needed to replay one of the windows stays beside them.
 """
 
 from collections.abc import Sequence
-from itertools import pairwise
+from functools import partial
+from itertools import islice, pairwise
 from typing import NamedTuple
 
 import numpy as np
 from msgspec.structs import replace
 
 from app.result.join import joint_result
-from app.result.step_counts import step_counts
 from app.result.window_result import (
     BySteps,
     RecordedPart,
@@ -22,6 +22,7 @@ from app.result.window_result import (
     StepTimes,
     Thinned,
     WindowResult,
+    step_counts,
 )
 from app.trace.window import Floats
 
@@ -69,26 +70,21 @@ def thinned_result(
     )
     if not groups:  # no step of any window has figures
         return result
-    means = _Means(groups, weights)
+    means = partial(_means, groups, weights)
     times = joint.step_time_s
-    simulated, ideal = means.of(times.simulated), means.of(times.ideal)
+    simulated, ideal = means(times.simulated), means(times.ideal)
     return replace(
         result,
         step_time_s=StepTimes(
-            recorded=means.of(times.recorded),
-            between=means.of(times.between or ()),
+            recorded=means(times.recorded),
+            between=means(times.between or ()),
             simulated=simulated,
             ideal=ideal,
         ),
         step_started_s=tuple(joint.step_started_s[group[0]] for group in groups),
-        step_slowdown=tuple(
-            simulated_s / ideal_s if simulated_s is not None and ideal_s else None
-            for simulated_s, ideal_s in zip(simulated, ideal, strict=True)
-        ),
+        step_slowdown=tuple(map(_ratio, simulated, ideal)),
         structures=(),
-        fidelity=replace(
-            joint.fidelity, step_discrepancy=means.of(joint.fidelity.step_discrepancy)
-        ),
+        fidelity=replace(joint.fidelity, step_discrepancy=means(joint.fidelity.step_discrepancy)),
     )
 
 
@@ -96,12 +92,7 @@ def recorded_part(result: WindowResult) -> RecordedPart:
     """What a replay needs of the result of the window whose operations are stored."""
     if result.thinned is not None and result.thinned.recorded is not None:
         return result.thinned.recorded
-    return RecordedPart(
-        window=result.window,
-        steps=result.steps,
-        skipped_steps=result.skipped_steps,
-        imputed=result.imputed,
-    )
+    return RecordedPart(**{name: getattr(result, name) for name in RecordedPart.__struct_fields__})
 
 
 class ThinnedSteps(NamedTuple):
@@ -125,41 +116,42 @@ def thinned_steps(result: WindowResult, last_step: int, *, max_values: int) -> l
     numbers, counts = result.steps, step_counts(result)
     groups = _groups(len(numbers), max_values)
     weights = [np.array([counts[at] for at in group], float) for group in groups]
-    means = _Means(groups, weights)
     times = result.step_time_s
-    recorded, simulated, ideal = map(means.of, (times.recorded, times.simulated, times.ideal))
+    recorded, simulated, ideal = map(
+        partial(_means, groups, weights), (times.recorded, times.simulated, times.ideal)
+    )
     started_s = result.step_started_s or (None,) * len(numbers)
     ends = [numbers[after[0]] - 1 for _, after in pairwise(groups)] + [last_step]
-    found = []
-    for at, group in enumerate(groups):
-        without, best = simulated[at], ideal[at]
-        slowdown = None if without is None or not best else without / best
-        found.append(
-            ThinnedSteps(
-                numbers[group[0]], ends[at], int(weights[at].sum()),
-                recorded[at], without, best, slowdown, started_s[group[0]],
-            )
-        )  # fmt: skip
-    return found
+    return [
+        ThinnedSteps(
+            first_step=numbers[group[0]],
+            last_step=ends[at],
+            num_steps=int(weights[at].sum()),
+            recorded_s=recorded[at],
+            simulated_s=simulated[at],
+            ideal_s=ideal[at],
+            slowdown=_ratio(simulated[at], ideal[at]),
+            started_s=started_s[group[0]],
+        )
+        for at, group in enumerate(groups)
+    ]
 
 
-class _Means:
-    """Weighted means of each group of places in a list."""
+def _ratio(above: float | None, below: float | None) -> float | None:
+    return above / below if above is not None and below else None
 
-    def __init__(self, groups: Sequence[range], weights: Sequence[Floats]) -> None:
-        self._groups, self._weights = groups, weights
 
-    def of(self, values: BySteps) -> BySteps:
-        """A mean is over the known values, None where none is."""
-        if not values:
-            return (None,) * len(self._groups)
-        found: list[float | None] = []
-        for group, weight in zip(self._groups, self._weights, strict=True):
-            part = np.array([values[at] for at in group], float)
-            is_known = np.isfinite(part)
-            total = weight[is_known].sum()
-            found.append(float((part * weight)[is_known].sum() / total) if total else None)
-        return tuple(found)
+def _means(groups: Sequence[range], weights: Sequence[Floats], values: BySteps) -> BySteps:
+    """Weighted means of each group of places: of the known values, None where none is."""
+    if not values:
+        return (None,) * len(groups)
+    found: list[float | None] = []
+    for group, weight in zip(groups, weights, strict=True):
+        part = np.array([values[at] for at in group], float)
+        is_known = np.isfinite(part)
+        total = weight[is_known].sum()
+        found.append(float((part * weight)[is_known].sum() / total) if total else None)
+    return tuple(found)
 
 
 def _groups(number: int, max_values: int = MAX_VALUES) -> list[range]:
@@ -177,6 +169,5 @@ def _some_skipped(skipped: Sequence[SkippedStepRecord]) -> tuple[SkippedStepReco
     first_of = {step.reason: at for at, step in reversed(list(enumerate(skipped)))}
     kept = sorted(first_of.values())[:MAX_SKIPPED]
     others = (at for at in range(len(skipped)) if at not in set(kept))
-    for at, _ in zip(others, range(MAX_SKIPPED - len(kept)), strict=False):
-        kept.append(at)
+    kept += islice(others, MAX_SKIPPED - len(kept))
     return tuple(skipped[at] for at in sorted(kept))

@@ -3,6 +3,7 @@
 Unknown is null, never 0 or NaN. Lists are by dp rank, by stage, or by position in `steps`.
 """
 
+from collections.abc import Sequence
 from typing import Annotated, Literal
 
 from msgspec import Meta
@@ -28,6 +29,7 @@ Verdict = Literal["ok", "low"]
 Resolution = Literal["step", "window", "hour", "day"]
 RESOLUTIONS: tuple[Resolution, ...] = ("step", "window", "hour", "day")
 BySteps = tuple[float | None, ...]
+StepTimeName = Literal["recorded", "simulated", "ideal"]
 Matrix = Annotated[
     tuple[tuple[float | None, ...], ...] | None,
     Meta(description="By dp rank and stage; null for a worker that is missing."),
@@ -436,3 +438,38 @@ class WindowResult(Record, kw_only=True, frozen=True):
     thinned: Thinned | None = None
     per_step: FiguresByStep | None = None
     profile: ProfileBlock | None = None
+
+
+# How many steps a value of the lists by step stands for: one, or several once thinned
+# (app.result.thin): then each is the mean of successive ones, `thinned.step_counts` has their
+# numbers, and `steps` the first of each.
+
+
+def resolution_of(result: WindowResult) -> Resolution:
+    """What each figure of the result is of."""
+    return "step" if result.thinned is None else result.thinned.resolution
+
+
+def step_counts(result: WindowResult) -> Sequence[int]:
+    """[len(steps)] steps that each of `steps` stands for."""
+    counts = None if result.thinned is None else result.thinned.step_counts
+    return (1,) * len(result.steps) if counts is None else counts
+
+
+def num_steps(result: WindowResult) -> int:
+    """Steps with figures."""
+    return sum(step_counts(result))
+
+
+def total_s(result: WindowResult, name: StepTimeName) -> float:
+    """Seconds that all steps took together."""
+    times: Sequence[float] = getattr(result.step_time_s, name)
+    counts = None if result.thinned is None else result.thinned.step_counts
+    if counts is None:
+        return float(sum(times))
+    return float(sum(time_s * count for time_s, count in zip(times, counts, strict=True)))
+
+
+def mean_s(result: WindowResult, name: StepTimeName) -> float:
+    """Mean seconds of a step."""
+    return total_s(result, name) / num_steps(result)

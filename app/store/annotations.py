@@ -6,19 +6,19 @@ Each is of one job, or of all jobs of a project that its matchers fit.
 import hashlib
 import secrets
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import asdict, dataclass, fields, replace
 from fnmatch import fnmatchcase
 from typing import Annotated, Any, Literal, get_args
 
 import msgspec
-from sqlalchemy import Connection, delete, func, or_, select, tuple_
+from sqlalchemy import Connection, delete, func, or_, select
 
 from app.alerts.labels import Matcher
 from app.errors import AnnotationNotFound, InvalidRequest, TooManyRequests
 from app.store import jobs
 from app.store.alerting.alerts import MAX_ACTOR, check_matchers, matchers_of
 from app.store.columns import checked_text, clipped
-from app.store.database import from_cursor, insert_new, split_page, to_cursor
+from app.store.database import ListOrder, from_cursor, insert_new, of_run, split_page, to_cursor
 from app.store.runs import current_epoch
 from app.store.tables import annotations, run_hosts
 from app.trace.job import job_of, project_of
@@ -87,7 +87,8 @@ class Annotation:
 
 _TABLE = annotations
 _COLUMNS = tuple(_TABLE.c[each.name] for each in fields(Annotation))
-_KEY = tuple_(_TABLE.c.at_s, _TABLE.c.annotation_id)
+_ORDER = ListOrder((_TABLE.c.at_s, _TABLE.c.annotation_id), tuple[float, _Id])
+_NEWEST_FIRST = (_TABLE.c.at_s.desc(), _TABLE.c.annotation_id.desc())
 
 
 def new_id(project: str, job_id: str | None, idempotency_key: str | None) -> str:
@@ -117,9 +118,7 @@ def add(conn: Connection, wanted: Annotation) -> tuple[Annotation, bool]:
         return stored, False
     _check_rate(conn, wanted)
     wanted = replace(wanted, author=clipped(wanted.author, MAX_ACTOR))
-    values = {column.name: getattr(wanted, column.name) for column in _COLUMNS}
-    row = values | {"matchers": list(wanted.matchers)}
-    insert_new(conn, _TABLE, [row])  # another process may have stored the same attempt
+    insert_new(conn, _TABLE, [asdict(wanted)])  # another process may have stored the same attempt
     _remove_oldest(conn, wanted)
     return wanted, True
 
@@ -162,10 +161,8 @@ def page(
 ) -> tuple[list[Annotation], str | None]:
     """All annotations of a project and its jobs, the newest first, and the next page's cursor."""
     query = select(*_COLUMNS).where(_TABLE.c.project == project, *_conditions(wanted))
-    if cursor is not None:
-        query = query.where(from_cursor(cursor, tuple[float, _Id]) > _KEY)
-    query = query.order_by(_TABLE.c.at_s.desc(), _TABLE.c.annotation_id.desc())
-    return _page_of([_annotation(row) for row in conn.execute(query.limit(limit + 1))], limit)
+    rows, more = _ORDER.page(conn, query, cursor, limit)
+    return [_annotation(row) for row in rows], more
 
 
 def page_of_job(
@@ -183,9 +180,10 @@ def page_of_job(
     """
     found = of_job(conn, job_id, wanted)
     if cursor is not None:
-        before = from_cursor(cursor, tuple[float, _Id])
-        found = [each for each in found if (each.at_s, each.annotation_id) < before]
-    return _page_of(found[: limit + 1], limit)
+        before = from_cursor(cursor, _ORDER.shape)
+        found = [event for event in found if (event.at_s, event.annotation_id) < before]
+    events, more = split_page(found, limit)
+    return events, to_cursor(events[-1].at_s, events[-1].annotation_id) if more else None
 
 
 def of_job(
@@ -204,20 +202,14 @@ def of_job(
     of_project = (_TABLE.c.project == project_of(job_id)) & _TABLE.c.job_id.is_(None)
     query = select(*_COLUMNS).where(or_(_TABLE.c.job_id == job_id, of_project))
     query = query.where(*_conditions(wanted or AnnotationFilter()))
-    query = query.order_by(_TABLE.c.at_s.desc(), _TABLE.c.annotation_id.desc()).limit(limit)
-    found = [_annotation(row) for row in conn.execute(query)]
+    rows = conn.execute(query.order_by(*_NEWEST_FIRST).limit(limit))
+    found = [_annotation(row) for row in rows]
     own = {**labels, "job": job_of(job_id), "project": project_of(job_id)}
-    hosts = _hosts(conn, job_id) if any(_is_by_host(each) for each in found) else ()
-    return [each for each in found if each.job_id is not None or each.is_of(own, hosts)]
-
-
-def _is_by_host(found: Annotation) -> bool:
-    return any(each.label == _HOST_LABEL for each in found.matchers)
-
-
-def _hosts(conn: Connection, job_id: str) -> list[str]:
-    mine = (run_hosts.c.job_id == job_id, run_hosts.c.epoch == current_epoch(conn, job_id))
-    return list(conn.execute(select(run_hosts.c.host).where(*mine)).scalars())
+    hosts: Sequence[str] = ()
+    if any(matcher.label == _HOST_LABEL for event in found for matcher in event.matchers):
+        mine = of_run(run_hosts, job_id, current_epoch(conn, job_id))
+        hosts = conn.execute(select(run_hosts.c.host).where(*mine)).scalars().all()
+    return [event for event in found if event.job_id is not None or event.is_of(own, hosts)]
 
 
 def _conditions(wanted: AnnotationFilter) -> list[Any]:
@@ -258,7 +250,7 @@ def _check_rate(conn: Connection, wanted: Annotation) -> None:
 
 def _remove_oldest(conn: Connection, added: Annotation) -> None:
     mine = select(_TABLE.c.annotation_id).where(*_beside(added))
-    mine = mine.order_by(_TABLE.c.at_s.desc(), _TABLE.c.annotation_id.desc())
+    mine = mine.order_by(*_NEWEST_FIRST)
     old = conn.execute(mine.offset(MAX_ANNOTATIONS).limit(MAX_PER_MINUTE)).scalars().all()
     if old:
         conn.execute(delete(_TABLE).where(_TABLE.c.annotation_id.in_(old)))
@@ -275,11 +267,6 @@ def _find(conn: Connection, annotation_id: str) -> Annotation | None:
     query = select(*_COLUMNS).where(_TABLE.c.annotation_id == annotation_id)
     row = conn.execute(query).one_or_none()
     return None if row is None else _annotation(row)
-
-
-def _page_of(found: list[Annotation], limit: int) -> tuple[list[Annotation], str | None]:
-    rows, more = split_page(found, limit)
-    return rows, to_cursor(rows[-1].at_s, rows[-1].annotation_id) if more else None
 
 
 def _annotation(row: Any) -> Annotation:

@@ -76,31 +76,13 @@ class Processed:
             return AsOf(None)
         saved_s = self.by_shard[shard_of(job_id, len(self.by_shard))]
         of_shard = self._as_of([last_data_s if saved_s is None else saved_s])
-        found = [
-            each
-            for name in _names_of(job_id)
-            if (each := self.refused.get(name)) and self._goes_on(each, last_data_s)
-        ]
-        if not found:
-            return of_shard
-        first_s = min(refusal.since_s for refusal in found)
-        at_s = first_s if of_shard.at_s is None else min(first_s, of_shard.at_s)
-        return AsOf(at_s, max(0.0, self.now_s - at_s), is_refused=True)
+        return self._but_refused(of_shard, _names_of(job_id), last_data_s)
 
     @property
     def of_service(self) -> AsOf:
         """Of the shard that is furthest behind, or since the service takes no pushes."""
         of_shards = self._as_of(self.by_shard)
-        refused = [
-            refusal
-            for name in (EVERY_JOB, ANY_JOB)
-            if (refusal := self.refused.get(name)) and self._goes_on(refusal, self.now_s)
-        ]
-        if not refused:
-            return of_shards
-        first_s = min(refusal.since_s for refusal in refused)
-        at_s = min(first_s, of_shards.at_s or first_s)
-        return AsOf(at_s, max(0.0, self.now_s - at_s), is_refused=True)
+        return self._but_refused(of_shards, (EVERY_JOB, ANY_JOB), self.now_s)
 
     @property
     def of_shards(self) -> list[AsOf]:
@@ -119,6 +101,18 @@ class Processed:
             return AsOf(None)
         at_s = min(known_s)
         return AsOf(at_s, max(0.0, self.now_s - at_s))
+
+    def _but_refused(
+        self, of_shards: AsOf, names: Collection[str], last_data_s: float | None
+    ) -> AsOf:
+        """No later than the first of the refusals under these names that go on."""
+        refused = [self.refused[name] for name in names if name in self.refused]
+        times_s = [other.since_s for other in refused if self._goes_on(other, last_data_s)]
+        if not times_s:
+            return of_shards
+        if of_shards.at_s is not None:
+            times_s.append(of_shards.at_s)
+        return self._as_of(times_s)._replace(is_refused=True)
 
     def _goes_on(self, refusal: Refusal, last_data_s: float | None) -> bool:
         if self.now_s - refusal.last_s < _GOES_ON_S:

@@ -7,7 +7,7 @@ from typing import Any
 from sqlalchemy import Connection, select
 
 from app.store.columns import clipped, clipped_values
-from app.store.database import Int64, from_cursor, split_page, to_cursor
+from app.store.database import Int64, ListOrder
 from app.store.tables import audit
 
 PACELINE = "paceline"  # the actor of what Paceline does itself
@@ -28,7 +28,8 @@ class AuditEntry:
     detail: Mapping[str, Any]
 
 
-_COLUMNS = tuple(audit.c[each.name] for each in fields(AuditEntry))
+_COLUMNS = tuple(audit.c[field.name] for field in fields(AuditEntry))
+_ORDER = ListOrder((audit.c.audit_id,), tuple[Int64])
 
 
 def add(
@@ -44,7 +45,7 @@ def add(
 ) -> None:
     """Save an entry; it must hold no secrets. Long texts are clipped."""
     named = {"actor": actor, "action": action, "object_kind": object_kind, "object_id": object_id}
-    texts = {name: clipped(each, MAX_NAME) for name, each in named.items()}
+    texts = {name: clipped(text, MAX_NAME) for name, text in named.items()}
     kept = clipped_values(dict(detail), _MAX_TEXT)
     conn.execute(audit.insert().values(project=project, at_s=at_s, detail=kept, **texts))
 
@@ -67,11 +68,8 @@ def page(
         query = query.where(audit.c.object_kind == object_kind)
     if actor is not None:
         query = query.where(audit.c.actor == actor)
-    if cursor is not None:
-        query = query.where(audit.c.audit_id < from_cursor(cursor, tuple[Int64])[0])
-    query = query.order_by(audit.c.audit_id.desc()).limit(limit + 1)
-    rows, more = split_page([AuditEntry(*row) for row in conn.execute(query)], limit)
-    return rows, to_cursor(rows[-1].audit_id) if more else None
+    rows, more = _ORDER.page(conn, query, cursor, limit)
+    return [AuditEntry(*row) for row in rows], more
 
 
 def times(

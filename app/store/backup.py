@@ -40,7 +40,7 @@ from sqlalchemy import (
 from sqlalchemy.exc import StatementError
 
 from app.errors import InvalidRequest, StartUpFailed
-from app.store.alerting.tables import alert_events, all_tables, delivery_attempts, outbox
+from app.store.alerting.tables import all_tables
 from app.store.columns import JsonText, PackedJson, is_bytes, with_plain_values
 from app.store.database import VERSION_TABLE, Store, current_revision, without_time_limits
 from app.store.migrations import (
@@ -52,9 +52,7 @@ from app.store.migrations import (
 )
 from app.store.projects import owns
 from app.store.tables import (
-    audit,
     consumers,
-    dead_letters,
     disk_samples,
     projects,
     refusals,
@@ -69,13 +67,6 @@ _FORMAT = 1
 # Of these processes, their sessions and this disk only.
 _LEFT_OUT = (shards, consumers, refusals, sessions, disk_samples, service_watches)
 _TABLES = [table for table in all_tables.sorted_tables if table not in _LEFT_OUT]
-_SERIALS = (
-    (alert_events, "event_id"),
-    (dead_letters, "letter_id"),
-    (outbox, "seq"),
-    (delivery_attempts, "attempt_id"),
-    (audit, "audit_id"),
-)
 # Rows that are there before anybody has done anything with the database: the backup's take their
 # place. The project is the one that the migrations create, if unchanged.
 _ROWS_OF_A_NEW_DATABASE: dict[Table, ColumnElement[bool]] = {
@@ -322,11 +313,12 @@ def _row(table: Table, line: bytes) -> dict[str, Any]:
 def _restart_sequences(conn: Connection) -> None:
     # Restored ids were not drawn from PostgreSQL's sequence: it would hand them out again.
     if conn.dialect.name == "postgresql":
-        for table, serial in _SERIALS:
-            newest = select(func.max(table.c[serial])).scalar_subquery()
-            sequence = func.pg_get_serial_sequence(table.name, serial)
-            at = func.setval(sequence, func.coalesce(newest, 1), newest.is_not(None))
-            conn.execute(select(at))
+        for table in _TABLES:
+            if (serial := table.autoincrement_column) is not None:
+                newest = select(func.max(serial)).scalar_subquery()
+                sequence = func.pg_get_serial_sequence(table.name, serial.name)
+                at = func.setval(sequence, func.coalesce(newest, 1), newest.is_not(None))
+                conn.execute(select(at))
 
 
 def _archive_name(table: Table) -> str:

@@ -11,19 +11,22 @@ import base64
 import binascii
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Any, TypeVar, cast
+from typing import Annotated, Any, NamedTuple, TypeVar, cast
 
 import msgspec
 from sqlalchemy import (
     URL,
+    ColumnElement,
     Connection,
     Engine,
+    FromClause,
     Insert,
     Select,
     Table,
+    and_,
     column,
     create_engine,
     event,
@@ -32,6 +35,7 @@ from sqlalchemy import (
     select,
     table,
     text,
+    tuple_,
 )
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import ArgumentError, DBAPIError, InterfaceError, OperationalError
@@ -100,7 +104,7 @@ class Store:
     @contextmanager
     def write(self) -> Iterator[Connection]:
         """A transaction that is committed at the end of the block, or not at all."""
-        with self._connect() as conn, _for_writing(conn).begin():
+        with self._connect() as conn, conn.execution_options(immediate=True).begin():
             yield conn
 
     @contextmanager
@@ -195,10 +199,6 @@ def with_longer_limit(conn: Connection) -> None:
     """Allow each statement of this transaction a minute, for the large rows of large jobs."""
     if conn.dialect.name == "postgresql":
         conn.execute(text(f"SET LOCAL statement_timeout = '{_PG_LONG_STATEMENT_S}s'"))
-
-
-def _for_writing(conn: Connection) -> Connection:
-    return conn.execution_options(immediate=True)
 
 
 def _check_work_budget(conn: Connection, *_statement: Any) -> None:
@@ -320,8 +320,9 @@ def durability_weaknesses(store: Store) -> tuple[str, ...]:
         StoreUnavailable: no answer.
     """
     required = _SQLITE_SETTINGS if store.is_sqlite else _POSTGRES_SETTINGS
+    ask = "PRAGMA" if store.is_sqlite else "SHOW"
     with store.read() as conn:
-        found = {name: _read_setting(conn, name, is_sqlite=store.is_sqlite) for name in required}
+        found = {name: str(conn.exec_driver_sql(f"{ask} {name}").scalar_one()) for name in required}
     where = "" if store.is_sqlite else " into postgresql.conf"
     return tuple(
         f"the database would lose commits in a crash: {name} is {found[name]}, put '{line}'{where}"
@@ -341,11 +342,6 @@ def check_durable(store: Store) -> None:
         raise StartUpFailed("; ".join(found))
 
 
-def _read_setting(conn: Connection, name: str, *, is_sqlite: bool) -> str:
-    statement = f"PRAGMA {name}" if is_sqlite else f"SHOW {name}"
-    return str(conn.exec_driver_sql(statement).scalar_one())
-
-
 VERSION_TABLE = table("alembic_version", column("version_num"))
 
 
@@ -355,12 +351,8 @@ def is_migrated(url: str) -> bool:
     Raises:
         StoreUnavailable: the database does not answer.
     """
-    store = Store(url)
-    try:
-        with store.read() as conn:
-            return current_revision(conn) == newest_revision()
-    finally:
-        store.close()
+    with closing(Store(url)) as store, store.read() as conn:
+        return current_revision(conn) == newest_revision()
 
 
 def current_revision(conn: Connection) -> str | None:
@@ -429,6 +421,16 @@ def chunks(rows: Sequence[T]) -> Iterator[Sequence[T]]:
         yield rows[at : at + MAX_ROWS]
 
 
+def of_run(table: FromClause, job_id: str, epoch: int) -> tuple[ColumnElement[bool], ...]:
+    """The rows of a table that belong to a run, as conditions."""
+    return table.c.job_id == job_id, table.c.epoch == epoch
+
+
+def same_run(one: FromClause, other: FromClause) -> ColumnElement[bool]:
+    """Whether rows of two tables are of the same run; of `jobs` the current one."""
+    return and_(one.c.job_id == other.c.job_id, one.c.epoch == other.c.epoch)
+
+
 def rows_of_group(table: Table) -> Select[Any]:
     """The rows of a table that belong to an alert group of the outer query: same job and rule."""
     same = (table.c[name] == alert_groups.c[name] for name in ("job_id", "rule"))
@@ -461,3 +463,32 @@ def from_cursor(cursor: str, shape: type[T]) -> T:
 def split_page(rows: list[T], limit: int) -> tuple[list[T], bool]:
     """The page, and whether more rows follow; query one row more than the limit."""
     return rows[:limit], len(rows) > limit
+
+
+class ListOrder(NamedTuple):
+    """The order of a list by its `key`, columns that the rows have; a cursor has their values.
+
+    `shape` is a tuple type with those of the columns.
+    """
+
+    key: Sequence[ColumnElement[Any]]
+    shape: Any
+    newest_first: bool = True
+
+    def page(
+        self, conn: Connection, query: Select[Any], cursor: str | None, limit: int
+    ) -> tuple[Sequence[Any], str | None]:
+        """At most `limit` rows of the query after the cursor, and the cursor of the next page.
+
+        Raises:
+            InvalidRequest: it is no cursor of this list.
+        """
+        if cursor is not None:
+            key, last = tuple_(*self.key), from_cursor(cursor, self.shape)
+            query = query.where(key < last if self.newest_first else key > last)
+        order = [column.desc() for column in self.key] if self.newest_first else self.key
+        rows = conn.execute(query.order_by(*order).limit(limit + 1)).all()
+        if len(rows) <= limit:
+            return rows, None
+        last_row = rows[limit - 1]._mapping
+        return rows[:limit], to_cursor(*(last_row[column] for column in self.key))

@@ -6,20 +6,20 @@ the attempt, as it may kill the process: one per process, in the table `totals`.
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal, get_args
 
-from sqlalchemy import ColumnElement, Connection, RowMapping, delete, func, select, update
+from sqlalchemy import ColumnElement, Connection, delete, func, select, update
 
 from app.errors import NotFound
-from app.store.database import Int64, chunks, from_cursor, insert, insert_new, split_page, to_cursor
+from app.store.database import Int64, ListOrder, chunks, insert, insert_new
 from app.store.tables import dead_letters, totals
 
 LetterState = Literal["dead", "replayed", "dropped"]
 
 
 @dataclass(frozen=True, slots=True)
-class DeadLetter:
+class _FailedEntry:
     """A queue entry and why it could not be processed.
 
     `epoch` is None and `num_ops` 0 if they cannot be read.
@@ -33,32 +33,31 @@ class DeadLetter:
     reason: str
     received_s: float
     died_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetter(_FailedEntry):
+    """A queue entry that could not be processed, with its body."""
+
     body: bytes
 
 
 @dataclass(frozen=True, slots=True)
-class LetterSummary:
-    """A dead letter, with the size of its body instead of the body."""
+class LetterSummary(_FailedEntry):
+    """A stored dead letter, with the size of its body instead of the body."""
 
     letter_id: int
-    job_id: str
-    epoch: int | None
-    entry_id: str
-    num_ops: int
-    deliveries: int
-    reason: str
-    received_s: float
-    died_s: float
     state: LetterState
     settled_s: float | None
     size_bytes: int
 
 
-_LETTER = tuple(dead_letters.c[name] for name in DeadLetter.__slots__)
-_SUMMARY = (
-    *(dead_letters.c[name] for name in LetterSummary.__slots__ if name != "size_bytes"),
-    func.length(dead_letters.c.body).label("size_bytes"),
-)
+_ORDER = ListOrder((dead_letters.c.letter_id,), tuple[Int64], newest_first=False)
+_LETTER = [dead_letters.c[field.name] for field in fields(DeadLetter)]
+_SUMMARY: list[ColumnElement[Any]] = [
+    dead_letters.c[field.name] for field in fields(LetterSummary)[:-1]
+]
+_SUMMARY.append(func.length(dead_letters.c.body).label("size_bytes"))
 
 
 def add(conn: Connection, letters: Iterable[DeadLetter]) -> list[DeadLetter]:
@@ -82,13 +81,11 @@ def page(
     limit: int = 100,
 ) -> tuple[list[LetterSummary], str | None]:
     """Letters in one state or in any, the oldest first, and the cursor of the next page."""
-    query = select(*_SUMMARY).order_by(dead_letters.c.letter_id).limit(limit + 1)
+    query = select(*_SUMMARY)
     if state is not None:
         query = query.where(dead_letters.c.state == state)
-    if cursor is not None:
-        query = query.where(dead_letters.c.letter_id > from_cursor(cursor, tuple[Int64])[0])
-    rows, more = split_page([LetterSummary(*row) for row in conn.execute(query)], limit)
-    return rows, to_cursor(rows[-1].letter_id) if more else None
+    rows, more = _ORDER.page(conn, query, cursor, limit)
+    return [LetterSummary(*row) for row in rows], more
 
 
 def get(conn: Connection, letter_id: int) -> DeadLetter:
@@ -97,12 +94,12 @@ def get(conn: Connection, letter_id: int) -> DeadLetter:
     Raises:
         NotFound: there is no such letter.
     """
-    return DeadLetter(**_find(conn, letter_id, _LETTER))
+    return DeadLetter(*_find(conn, letter_id, _LETTER))
 
 
 def summary(conn: Connection, letter_id: int) -> LetterSummary:
     """The letter without its body; raises as `get` does."""
-    return LetterSummary(**_find(conn, letter_id, _SUMMARY))
+    return LetterSummary(*_find(conn, letter_id, _SUMMARY))
 
 
 def mark(
@@ -120,20 +117,17 @@ def mark(
 
 def count(conn: Connection) -> dict[LetterState, int]:
     """Number of letters in each state."""
-    query = select(dead_letters.c.state, func.count().label("number")).group_by(
-        dead_letters.c.state
-    )
-    found = {row.state: row.number for row in conn.execute(query)}
-    return {each: found.get(each, 0) for each in get_args(LetterState)}
+    query = select(dead_letters.c.state, func.count()).group_by(dead_letters.c.state)
+    found: dict[str, int] = dict(conn.execute(query).all())
+    return {state: found.get(state, 0) for state in get_args(LetterState)}
 
 
-def _find(conn: Connection, letter_id: int, columns: Sequence[ColumnElement[Any]]) -> RowMapping:
+def _find(conn: Connection, letter_id: int, columns: Sequence[ColumnElement[Any]]) -> Any:
     query = select(*columns).where(dead_letters.c.letter_id == letter_id)
     row = conn.execute(query).one_or_none()
     if row is None:
         raise _not_found(letter_id)
-    found: RowMapping = row._mapping
-    return found
+    return row
 
 
 def _not_found(letter_id: int) -> NotFound:

@@ -16,13 +16,11 @@ from sqlalchemy import (
     ColumnElement,
     Connection,
     Row,
-    Select,
     Text,
     and_,
     delete,
     or_,
     select,
-    tuple_,
     type_coerce,
     update,
 )
@@ -31,7 +29,7 @@ from app.advice.outcome import LIVE, Prediction, SeenWindow, State, Tracked, pre
 from app.advice.signs import Sign
 from app.errors import Conflict, FixNotFound
 from app.store.columns import clipped, clipped_or_none, clipped_values
-from app.store.database import chunks, from_cursor, insert, split_page, to_cursor
+from app.store.database import ListOrder, chunks, insert
 from app.store.projects import owns
 from app.store.runs import current_epoch
 from app.store.tables import fixes
@@ -48,6 +46,7 @@ _MAX_TEXT = 500
 _MAX_AUTHOR = 256
 _Id = Annotated[str, msgspec.Meta(pattern=r"\A[0-9a-f]+\Z")]
 _TABLE = fixes
+_ORDER = ListOrder((_TABLE.c.predicted_s, _TABLE.c.fix_id), tuple[float, _Id])
 # JSON is read as text: a value that is none would make the whole query fail.
 _TEXT = {name: type_coerce(_TABLE.c[name], Text).label(name) for name in ("sign", "windows")}
 _COLUMNS = [_TEXT.get(each.name, each) for each in _TABLE.columns]
@@ -224,13 +223,10 @@ def page(
     )
     if state is not None:
         query = query.where(_is_in(state, now_s))
-    if cursor is not None:
-        key = tuple_(_TABLE.c.predicted_s, _TABLE.c.fix_id)
-        query = query.where(key < from_cursor(cursor, tuple[float, _Id]))
-    rows, more = split_page(list(conn.execute(_newest(query, limit))), limit)
+    rows, more = _ORDER.page(conn, query, cursor, limit)
     if not rows and job_id is not None:
         current_epoch(conn, job_id)
-    return _records(rows)[0], to_cursor(rows[-1].predicted_s, rows[-1].fix_id) if more else None
+    return _records(rows)[0], more
 
 
 def remove(conn: Connection, job_id: str, fix_id: str) -> str:
@@ -246,11 +242,6 @@ def remove(conn: Connection, job_id: str, fix_id: str) -> str:
         current_epoch(conn, job_id)
         raise FixNotFound(job_id, fix_id)
     return str(fix)
-
-
-def _newest(query: Select[Any], limit: int) -> Select[Any]:
-    ordered = query.order_by(_TABLE.c.predicted_s.desc(), _TABLE.c.fix_id.desc())
-    return ordered.limit(limit + 1)
 
 
 def _is_in(state: State, now_s: float) -> ColumnElement[bool]:
@@ -280,35 +271,26 @@ def _set(conn: Connection, fix_ids: Sequence[str], **values: str | None) -> None
         conn.execute(update(_TABLE).where(_TABLE.c.fix_id.in_(some)).values(**values))
 
 
+# Columns of the same name as what they hold.
+_OF_RECORD = tuple(name for name in FixRecord.__slots__ if name != "prediction")
+_OF_PREDICTION = ("title", "step_s", "gpu_hours_per_day")
+
+
 def row_of(record: FixRecord) -> dict[str, Any]:
     """The record as a row of the table."""
     prediction, tracked = record.prediction, record.tracked
     least_s, most_s = prediction.step_range_s
     return {
-        "fix_id": record.fix_id,
-        "job_id": record.job_id,
-        "fix": tracked.fix,
+        **{name: getattr(record, name) for name in _OF_RECORD},
+        **{name: getattr(prediction, name) for name in _OF_PREDICTION},
+        **{name: getattr(tracked, name) for name in Tracked.__slots__},
         "title": clipped(prediction.title, _MAX_TEXT),
         "tracked_by": clipped_or_none(record.tracked_by, _MAX_AUTHOR),
-        "epoch": tracked.epoch,
-        "first_step": tracked.first_step,
-        "before_s": tracked.before_s,
-        "step_s": prediction.step_s,
         "least_step_s": least_s,
         "most_step_s": most_s,
-        "gpu_hours_per_day": prediction.gpu_hours_per_day,
-        "predicted_s": record.predicted_s,
-        "renewed_s": record.renewed_s,
-        "updated_s": record.updated_s,
         "sign": clipped_values(msgspec.to_builtins(tracked.sign), _MAX_TEXT),
-        "state": tracked.state,
         "windows": msgspec.to_builtins(tracked.windows),
-        "num_there": tracked.num_there,
-        "applied_epoch": tracked.applied_epoch,
-        "applied_step": tracked.applied_step,
-        "achieved": tracked.achieved,
         "note": clipped_or_none(tracked.note, _MAX_TEXT),
-        "notice": record.notice,
     }
 
 
@@ -333,34 +315,15 @@ def _places_of(windows: str) -> list[tuple[int, int]]:
 
 def _record(row: Row[Any]) -> FixRecord:
     """The record of a row; raises ValueError where it cannot be read."""
-    tracked = Tracked(
-        row.fix,
-        msgspec.json.decode(row.sign, type=Sign),
-        row.epoch,
-        row.first_step,
-        row.before_s,
-        msgspec.convert(row.state, State),
-        msgspec.json.decode(row.windows, type=tuple[SeenWindow, ...]),
-        row.num_there,
-        row.applied_epoch,
-        row.applied_step,
-        row.achieved,
-        row.note,
-    )
+    known = row._mapping
+    tracked = {name: known[name] for name in Tracked.__slots__} | {
+        "sign": msgspec.json.decode(row.sign, type=Sign),
+        "state": msgspec.convert(row.state, State),
+        "windows": msgspec.json.decode(row.windows, type=tuple[SeenWindow, ...]),
+    }
     prediction = Prediction(
-        row.title,
-        row.step_s,
-        (row.least_step_s, row.most_step_s),
-        row.gpu_hours_per_day,
-        tracked,
+        **{name: known[name] for name in _OF_PREDICTION},
+        step_range_s=(row.least_step_s, row.most_step_s),
+        tracked=Tracked(**tracked),
     )
-    return FixRecord(
-        row.fix_id,
-        row.job_id,
-        prediction,
-        row.tracked_by,
-        row.notice,
-        row.predicted_s,
-        row.renewed_s,
-        row.updated_s,
-    )
+    return FixRecord(prediction=prediction, **{name: known[name] for name in _OF_RECORD})

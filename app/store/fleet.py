@@ -5,11 +5,12 @@ of closed windows are stored by cause, operation type and host, and summed up by
 Windows of low fidelity have no losses: their figures cannot be trusted.
 """
 
-import time
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from collections import defaultdict
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import lru_cache
 from itertools import pairwise
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import msgspec
 from msgspec.structs import replace
@@ -32,12 +33,11 @@ from app.result.brief import JobBrief
 from app.result.causes import NOT_EXPLAINED, cause_of
 from app.result.figures import loss_shares
 from app.result.finding import Finding
-from app.result.join_causes import leading
-from app.result.step_counts import total_s
-from app.result.window_result import WindowResult
+from app.result.join import leading
+from app.result.window_result import WindowResult, total_s
 from app.store.alerting.tables import alert_events
 from app.store.columns import JsonText
-from app.store.database import insert_or_replace
+from app.store.database import insert_or_replace, of_run, same_run
 from app.store.jobs import Lifecycle, is_in
 from app.store.projects import is_kept, owns
 from app.store.tables import jobs, runs, steps, window_briefs, window_losses, windows
@@ -103,67 +103,20 @@ class RecentWindow(NamedTuple):
 
 
 _RUN_FIELDS = FleetLine._fields[:-2]  # all but the window and its brief
-_JSON_FIELDS = tuple(
-    _RUN_FIELDS.index(name) for name in ("labels", "silent_ranks", "silent_workers")
-)
-_LABELS, _END_CAUSE = _RUN_FIELDS.index("labels"), _RUN_FIELDS.index("end_cause")
-# Most texts are the same at the next request: they need not be decoded again. Those of running jobs
-# change with each window, and are not kept for longer than pages ask again.
-_MAX_CACHED_TEXTS = 4096
-_TEXTS_FRESH_S = 60.0
+_LABELS = _RUN_FIELDS.index("labels")
+_JSON_KINDS = {"labels": Any, "silent_ranks": Any, "silent_workers": Any, "end_cause": EndCause}
+_JSON_FIELDS = [(_RUN_FIELDS.index(name), kind) for name, kind in _JSON_KINDS.items()]
 
 
-T = TypeVar("T")
-
-
-class DecodedTexts(Generic[T]):
-    """Decoded JSON of one type by its text, as long as it is asked for at least once in `fresh_s`.
-
-    Values are shared, so callers must not change them. Two threads may decode the same text.
-    """
-
-    def __init__(
-        self,
-        decode: Callable[[str], T],
-        *,
-        max_texts: int = _MAX_CACHED_TEXTS,
-        fresh_s: float = _TEXTS_FRESH_S,
-        monotonic: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._max_texts = max_texts
-        self._fresh_s = fresh_s
-        self._monotonic = monotonic
-        self._since_s = monotonic()
-        self._decode = decode
-        self._new: dict[str, T] = {}
-        self._old: dict[str, T] = {}
-
-    def get(self, text: str | None) -> T | None:
-        """The value of a text; None of None."""
-        if text is None:
-            return None
-        if (found := self._new.get(text)) is None:
-            found = self._old.get(text)
-            self._new[text] = found = self._decode(text) if found is None else found
-        return found
-
-    def forget_unused(self) -> None:
-        """Forget what was not asked for lately, if it is time."""
-        now_s = self._monotonic()
-        if now_s - self._since_s > self._fresh_s or len(self._new) > self._max_texts:
-            self._old, self._new, self._since_s = self._new, {}, now_s
-
-
-_TEXTS: DecodedTexts[Any] = DecodedTexts(msgspec.json.decode)
-_BRIEFS = DecodedTexts(msgspec.json.Decoder(JobBrief).decode)
-_END_CAUSES = DecodedTexts(msgspec.json.Decoder(EndCause).decode)
+# Most texts are the same at the next request: they need not be decoded again. Values are shared, so
+# nobody may change them.
+@lru_cache(maxsize=8192)
+def _decoded(text: str | None, kind: Any = Any) -> Any:
+    return None if text is None else msgspec.json.decode(text, type=kind)
 
 
 def lines(conn: Connection, project: str, lifecycle: Lifecycle = "active") -> list[FleetLine]:
     """A project's jobs by id."""
-    _TEXTS.forget_unused()
-    _BRIEFS.forget_unused()
-    _END_CAUSES.forget_unused()
     return [_line(row) for row in conn.execute(_lines_query(project, lifecycle))]
 
 
@@ -173,17 +126,16 @@ def last_windows(conn: Connection, job_ids: Collection[str]) -> dict[str, list[R
     # Reads SHOWN_WINDOWS entries of the key's index, however long the run is.
     oldest = (
         select(inner.c.first_step)
-        .where(inner.c.job_id == jobs.c.job_id, inner.c.epoch == jobs.c.epoch)
+        .where(same_run(inner, jobs))
         .order_by(inner.c.first_step.desc())
         .limit(1)
         .offset(SHOWN_WINDOWS - 1)
         .correlate(jobs)
         .scalar_subquery()
     )
-    same_run = and_(windows.c.job_id == jobs.c.job_id, windows.c.epoch == jobs.c.epoch)
     query = (
         select(jobs.c.job_id, windows.c.first_step, windows.c.last_step, windows.c.slowdown)
-        .select_from(jobs.join(windows, same_run))
+        .select_from(jobs.join(windows, same_run(windows, jobs)))
         .where(jobs.c.job_id.in_(sorted(job_ids)))
         .where(windows.c.first_step >= func.coalesce(oldest, literal(0)))
         .order_by(jobs.c.job_id, windows.c.first_step)
@@ -198,7 +150,7 @@ def last_skip_reason(conn: Connection, job_id: str, epoch: int) -> str | None:
     """The skip reason of a run's last skipped step; None if no step was skipped."""
     query = (
         select(steps.c.skipped_reason)
-        .where(steps.c.job_id == job_id, steps.c.epoch == epoch)
+        .where(*of_run(steps, job_id, epoch))
         .where(steps.c.skipped_reason.is_not(None))
         .order_by(steps.c.step.desc())
         .limit(1)
@@ -215,24 +167,14 @@ def num_fired_since(conn: Connection, project: str, since_s: float) -> int:
 
 
 def _lines_query(project: str, lifecycle: Lifecycle) -> Select[Any]:
-    current = and_(runs.c.job_id == jobs.c.job_id, runs.c.epoch == jobs.c.epoch)
-    of_run = and_(windows.c.job_id == jobs.c.job_id, windows.c.epoch == jobs.c.epoch)
-    same = [window_briefs.c[key] == windows.c[key] for key in ("job_id", "epoch", "first_step")]
+    latest = and_(same_run(windows, jobs), windows.c.first_step == newest_with_figures())
+    of_window = (*SUMMARY_COLUMNS, window_briefs.c.brief)
+    columns = (*(runs.c[name] for name in _RUN_FIELDS), *of_window, jobs.c.edited_labels)
     return (
-        select(
-            *map(
-                _as_text,
-                (
-                    *(runs.c[name] for name in _RUN_FIELDS),
-                    *SUMMARY_COLUMNS,
-                    window_briefs.c.brief,
-                    jobs.c.edited_labels,
-                ),
-            )
-        )
-        .select_from(jobs.join(runs, current))
-        .join(windows, and_(of_run, windows.c.first_step == newest_with_figures()), isouter=True)
-        .join(window_briefs, and_(*same), isouter=True)
+        select(*map(_as_text, columns))
+        .select_from(jobs.join(runs, same_run(runs, jobs)))
+        .join(windows, latest, isouter=True)
+        .join(window_briefs, isouter=True)
         .where(owns(project, jobs.c.job_id), is_in(lifecycle))
         .order_by(jobs.c.job_id)
     )
@@ -245,15 +187,14 @@ def _as_text(column: Column[Any]) -> ColumnElement[Any]:
 
 def _line(row: Sequence[Any]) -> FleetLine:
     # By position, for speed: columns of the run, of its window's summary, the brief, edited labels.
-    of_run, window = list(row[: len(_RUN_FIELDS)]), row[len(_RUN_FIELDS) : -2]
-    for at in _JSON_FIELDS:
-        of_run[at] = _TEXTS.get(of_run[at])
-    of_run[_END_CAUSE] = _END_CAUSES.get(of_run[_END_CAUSE])
-    if edited := _TEXTS.get(row[-1]):
-        of_run[_LABELS] = of_run[_LABELS] | edited
+    run, window = list(row[: len(_RUN_FIELDS)]), row[len(_RUN_FIELDS) : -2]
+    for at, kind in _JSON_FIELDS:
+        run[at] = _decoded(run[at], kind)
+    if edited := _decoded(row[-1]):
+        run[_LABELS] = run[_LABELS] | edited
     epoch, first_step = window[:2]
     latest = None if epoch is None else WindowSummary(f"{epoch}-{first_step}", *window)
-    return FleetLine._make((*of_run, latest, _BRIEFS.get(row[-2])))
+    return FleetLine._make((*run, latest, _decoded(row[-2], JobBrief)))
 
 
 def save_brief(
@@ -261,7 +202,8 @@ def save_brief(
 ) -> None:
     """Save what the job is judged by as of a window; None removes the old brief."""
     if brief is None:
-        conn.execute(delete(window_briefs).where(*_brief_key(job_id, epoch, first_step)))
+        mine = (*of_run(window_briefs, job_id, epoch), window_briefs.c.first_step == first_step)
+        conn.execute(delete(window_briefs).where(*mine))
         return
     since_s = _onset_s(conn, job_id, epoch, brief)
     key = {"job_id": job_id, "epoch": epoch, "first_step": first_step}
@@ -275,11 +217,6 @@ def _onset_s(conn: Connection, job_id: str, epoch: int, brief: JobBrief) -> floa
         return None
     known_s = formatting.unix_time(first.onset_at)
     return step_starts(conn, job_id, epoch, [step]).get(step) if known_s is None else known_s
-
-
-def _brief_key(job_id: str, epoch: int, first_step: int) -> tuple[Any, ...]:
-    of = window_briefs.c
-    return (of.job_id == job_id, of.epoch == epoch, of.first_step == first_step)
 
 
 OTHER = "other"
@@ -322,23 +259,17 @@ def losses_of(result: WindowResult, *, num_gpus: int) -> list[Loss]:
 def save_losses(conn: Connection, job_id: str, record: WindowRecord, losses: Sequence[Loss], *,
          num_gpus: int) -> None:  # fmt: skip
     """Save a closed window's losses, replacing those of older revisions."""
-    of = window_losses.c
     key = {"job_id": job_id, "epoch": record.epoch, "first_step": record.first_step}
-    conn.execute(delete(window_losses).where(*(of[name] == value for name, value in key.items())))
-    insert_or_replace(conn, window_losses, [
-        {**key, "kind": each.kind, "name": each.name, "updated_s": record.updated_s,
-         "gpu_s": each.gpu_s, "gpu_s_recorded": each.gpu_s_recorded, "num_gpus": num_gpus,
-         "slowdown": each.slowdown}
-        for each in losses
-    ])  # fmt: skip
+    conn.execute(delete(window_losses).filter_by(**key))
+    same = {**key, "updated_s": record.updated_s, "num_gpus": num_gpus}
+    insert_or_replace(conn, window_losses, [{**same, **asdict(loss)} for loss in losses])
 
 
 def _losses_by_cause(findings: Sequence[Finding], recorded: float, lost: float) -> list[Loss]:
-    by_cause: dict[str, float] = {}
+    by_cause: dict[str, float] = defaultdict(float)
     for finding in findings:
         if finding.cost is not None and finding.cost > 0:
-            so_far = by_cause.get(finding.cause, 0.0)
-            by_cause[finding.cause] = so_far + finding.cost * recorded
+            by_cause[finding.cause] += finding.cost * recorded
     left = lost - sum(by_cause.values())
     if left > _MIN_UNEXPLAINED_SHARE * lost:
         by_cause[NOT_EXPLAINED] = left
@@ -405,11 +336,7 @@ class LossSum:
 
 def loss_since(conn: Connection, project: str, since_s: float) -> LossSum:
     """Sum over a project's windows that were revised since a Unix time."""
-    of = window_losses.c
-    query = select(func.sum(of.gpu_s), func.sum(of.gpu_s_recorded))
-    query = query.where(*_losses_of_kind("total", project), of.updated_s >= since_s)
-    lost, recorded = conn.execute(query).one()
-    return LossSum(lost or 0.0, recorded or 0.0)
+    return _loss_sum(conn, project, window_losses.c.updated_s >= since_s)
 
 
 def loss_by_job(conn: Connection, project: str, since_s: float) -> list[tuple[str, int, LossSum]]:
@@ -421,9 +348,8 @@ def loss_by_job(conn: Connection, project: str, since_s: float) -> list[tuple[st
         .group_by(of.job_id)
         .subquery()
     )
-    current = and_(runs.c.job_id == jobs.c.job_id, runs.c.epoch == jobs.c.epoch)
-    query = select(runs.c.name, runs.c.num_gpus, sums.c.lost, sums.c.of)
-    query = query.select_from(sums.join(jobs, jobs.c.job_id == sums.c.job_id).join(runs, current))
+    of_jobs = sums.join(jobs, jobs.c.job_id == sums.c.job_id).join(runs, same_run(runs, jobs))
+    query = select(runs.c.name, runs.c.num_gpus, sums.c.lost, sums.c.of).select_from(of_jobs)
     found = conn.execute(query.order_by(sums.c.job_id))
     return [(name, num_gpus, LossSum(lost, of)) for name, num_gpus, lost, of in found]
 
@@ -432,21 +358,24 @@ def loss_by_name(conn: Connection, project: str, kind: str, since_s: float) -> d
     """GPU-seconds lost to each cause, operation type or host since a Unix time."""
     of = window_losses.c
     query = select(of.name, func.sum(of.gpu_s)).where(*_losses_of_kind(kind, project))
-    rows = conn.execute(query.where(of.updated_s >= since_s).group_by(of.name).order_by(of.name))
-    return {row[0]: row[1] for row in rows}
+    query = query.where(of.updated_s >= since_s).group_by(of.name).order_by(of.name)
+    return dict(conn.execute(query).all())
 
 
 def loss_by_interval(conn: Connection, project: str, edges_s: Sequence[float]) -> list[LossSum]:
     """The losses between each two successive Unix times, ascending."""
+    at_s = window_losses.c.updated_s
+    return [
+        _loss_sum(conn, project, at_s >= from_s, at_s < to_s) for from_s, to_s in pairwise(edges_s)
+    ]
+
+
+def _loss_sum(conn: Connection, project: str, *conditions: ColumnElement[bool]) -> LossSum:
     of = window_losses.c
-    query = select(func.sum(of.gpu_s), func.sum(of.gpu_s_recorded))
-    query = query.where(*_losses_of_kind("total", project))
-    found = []
-    for from_s, to_s in pairwise(edges_s):
-        part = query.where(of.updated_s >= from_s, of.updated_s < to_s)
-        lost, recorded = conn.execute(part).one()
-        found.append(LossSum(lost or 0.0, recorded or 0.0))
-    return found
+    sums = select(func.sum(of.gpu_s), func.sum(of.gpu_s_recorded))
+    query = sums.where(*_losses_of_kind("total", project), *conditions)
+    lost, recorded = conn.execute(query).one()
+    return LossSum(lost or 0.0, recorded or 0.0)
 
 
 def _losses_of_kind(kind: str, project: str) -> tuple[ColumnElement[bool], ...]:

@@ -3,15 +3,18 @@
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from functools import cache
+from typing import Any, NamedTuple
 
-from sqlalchemy import ColumnElement, Connection, and_, func, or_, select
+from sqlalchemy import ColumnElement, Connection, Select, and_, func, or_, select
 
 from app.store.database import (
     Int64,
     from_cursor,
     insert_new,
     insert_or_replace,
+    of_run,
+    same_run,
     split_page,
     to_cursor,
 )
@@ -21,7 +24,7 @@ from app.trace.job import Placement
 
 WorkerKey = tuple[int, int]  # dp_rank, stage
 
-_SAME_RUN = and_(run_hosts.c.job_id == runs.c.job_id, run_hosts.c.epoch == runs.c.epoch)
+_SAME_RUN = same_run(run_hosts, runs)
 
 
 def save(
@@ -40,14 +43,14 @@ def save(
 
 def load(conn: Connection, job_id: str, epoch: int) -> dict[WorkerKey, str]:
     """Host by (dp_rank, stage), of the workers that have reported it."""
-    query = select(hosts.c.names).where(hosts.c.job_id == job_id, hosts.c.epoch == epoch)
+    query = select(hosts.c.names).where(*of_run(hosts, job_id, epoch))
     rows = conn.execute(query).scalar_one_or_none() or []
     return {(dp_rank, stage): name for dp_rank, stage, name in rows}
 
 
 def placements(conn: Connection, job_id: str, epoch: int) -> dict[WorkerKey, Placement]:
     """Rack and switch by (dp_rank, stage), of the workers that have reported them."""
-    query = select(hosts.c.placements).where(hosts.c.job_id == job_id, hosts.c.epoch == epoch)
+    query = select(hosts.c.placements).where(*of_run(hosts, job_id, epoch))
     rows = conn.execute(query).scalar_one_or_none() or []
     return {(dp_rank, stage): Placement(rack, switch) for dp_rank, stage, rack, switch in rows}
 
@@ -81,10 +84,8 @@ _RUN_COLUMNS = tuple(runs.c[name] for name in HostRun.__slots__)
 
 def add_to_run(conn: Connection, job_id: str, epoch: int, hosts: Iterable[str]) -> None:
     """Add hosts to a run."""
-    names = sorted(set(hosts))
-    insert_new(
-        conn, run_hosts, [{"job_id": job_id, "epoch": epoch, "host": each} for each in names]
-    )
+    key = {"job_id": job_id, "epoch": epoch}
+    insert_new(conn, run_hosts, [{**key, "host": host} for host in sorted(set(hosts))])
 
 
 def jobs_on(conn: Connection, project: str, beginning: str) -> set[str]:
@@ -167,24 +168,16 @@ class BlamingRun:
     gpu_s: float
 
 
-def blamed_hosts(
-    conn: Connection, project: str, *, since_s: float, min_jobs: int, first: int, limit: int
-) -> list[BlamedHost]:
-    """Hosts that at least `min_jobs` jobs of a project blamed since a time, most jobs first.
-
-    `first` is how many to leave out: the list is short and changes slowly.
-    """
+def _blamed_hosts(project: str, since_s: float, min_jobs: int) -> Select[Any]:
+    """Hosts that at least `min_jobs` jobs of a project blamed since a time, most jobs first."""
     jobs, slowdown, last_s, gpu_s = _BLAME
-    query = (
+    return (
         select(_LOSS.name, jobs, slowdown, last_s, gpu_s, _FIRST_S)
         .where(_is_blamed(project, since_s))
         .group_by(_LOSS.name)
         .having(jobs >= min_jobs)
         .order_by(jobs.desc(), gpu_s.desc(), _LOSS.name)
-        .offset(first)
-        .limit(limit)
     )
-    return [BlamedHost(*row) for row in conn.execute(query)]
 
 
 class _Cursor(NamedTuple):
@@ -210,15 +203,9 @@ def listed_hosts(
     num_before, after = _Cursor(0, "") if cursor is None else from_cursor(cursor, _Cursor)
     wanted = limit + 1
     found: list[BlamedHost] = []
-    if not after:
-        found = blamed_hosts(
-            conn,
-            project,
-            since_s=since_s,
-            min_jobs=max(1, min_jobs),
-            first=max(0, num_before),
-            limit=wanted,
-        )
+    if not after:  # by how many were listed: there are few, and they change slowly
+        query = _blamed_hosts(project, since_s, max(1, min_jobs)).offset(max(0, num_before))
+        found = [BlamedHost(*row) for row in conn.execute(query.limit(wanted))]
     if not min_jobs and len(found) < wanted:
         left = wanted - len(found)
         others = healthy_hosts(conn, project, since_s=since_s, after=after, limit=left)
@@ -226,7 +213,7 @@ def listed_hosts(
     rows, more = split_page(found, limit)
     if not more:
         return rows, None
-    num_listed = num_before + sum(each.num_jobs > 0 for each in rows)
+    num_listed = num_before + sum(host.num_jobs > 0 for host in rows)
     return rows, to_cursor(num_listed, "" if rows[-1].num_jobs else rows[-1].host)
 
 
@@ -282,7 +269,14 @@ def uses(
         .where(host.in_(list(names)), _is_used(project, since_s))
         .order_by(runs.c.registered_s.desc())
     )  # fmt: skip
-    counts = _WorkerCounts(conn, most_workers)
+    left = most_workers
+
+    @cache
+    def workers_by_host(job_id: str, epoch: int, num_workers: int) -> Counter[str] | None:
+        nonlocal left
+        left -= num_workers
+        return Counter(load(conn, job_id, epoch).values()) if left >= 0 else None
+
     jobs: dict[str, set[str]] = {}
     found: dict[str, HostUse] = {}
     for name, job_id, epoch, last_s, ended_s, superseded_s, num_workers in conn.execute(query):
@@ -290,32 +284,13 @@ def uses(
         jobs.setdefault(name, set()).add(job_id)
         on_it: int | None = 0
         if ended_s is None and superseded_s is None:
-            on_it = counts.on_host(job_id, epoch, name, num_workers)
+            counted = workers_by_host(job_id, epoch, num_workers)
+            on_it = None if counted is None else counted[name]
         is_known = before.num_workers is not None and on_it is not None
         known = (before.num_workers or 0) + (on_it or 0) if is_known else None
-        times = [each for each in (before.last_data_s, last_s) if each is not None]
+        times = [time_s for time_s in (before.last_data_s, last_s) if time_s is not None]
         found[name] = HostUse(len(jobs[name]), max(times, default=None), known)
     return found
-
-
-class _WorkerCounts:
-    """Workers by host of some runs, each read once."""
-
-    def __init__(self, conn: Connection, most_workers: int) -> None:
-        self._conn = conn
-        self._left = most_workers
-        self._known: dict[tuple[str, int], Counter[str] | None] = {}
-
-    def on_host(self, job_id: str, epoch: int, host: str, num_workers: int) -> int | None:
-        """Workers of the run on the host; None if the run is not read."""
-        key = (job_id, epoch)
-        if key not in self._known:
-            self._left -= num_workers
-            is_read = self._left >= 0
-            placed = load(self._conn, job_id, epoch) if is_read else {}
-            self._known[key] = Counter(placed.values()) if is_read else None
-        counted = self._known[key]
-        return None if counted is None else counted[host]
 
 
 def blaming_runs(conn: Connection, project: str, host: str, *, since_s: float) -> list[BlamingRun]:

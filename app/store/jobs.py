@@ -21,7 +21,8 @@ from sqlalchemy import (
 )
 
 from app.errors import Conflict, InvalidRequest, JobBeingRemoved, JobNotFound
-from app.store.database import JobId, from_cursor, split_page, to_cursor
+from app.store.alerting.tables import alerts
+from app.store.database import JobId, from_cursor, of_run, same_run, split_page, to_cursor
 from app.store.projects import owns
 from app.store.recordings import RecordingPlan, parse_plans, plans_of_run
 from app.store.runs import (
@@ -127,9 +128,8 @@ def get(conn: Connection, job_id: str) -> JobRecord:
 
 def name_and_labels(conn: Connection, job_id: str) -> tuple[str, dict[str, str]]:
     """Those of the job's current run, as edited; raises JobNotFound as `get` does."""
-    current = and_(runs.c.job_id == jobs.c.job_id, runs.c.epoch == jobs.c.epoch)
     query = select(runs.c.name, runs.c.labels, jobs.c.edited_labels)
-    query = query.select_from(jobs.join(runs, current))
+    query = query.select_from(jobs.join(runs, same_run(runs, jobs)))
     row = conn.execute(query.where(jobs.c.job_id == job_id)).one_or_none()
     if row is None:
         raise JobNotFound(job_id)
@@ -146,12 +146,12 @@ def page(
 ) -> tuple[list[JobRecord], str | None]:
     """A project's jobs in the order of their ids, and the cursor of the next page."""
     query = _records().where(owns(project, jobs.c.job_id), is_in(lifecycle))
-    query = query.order_by(jobs.c.job_id).limit(limit + 1)
     if cursor is not None:
         # Without its project, which is the caller's own whatever a cursor says.
         last = job_key(project, from_cursor(cursor, tuple[JobId])[0])
         query = query.where(jobs.c.job_id > last)
-    rows, more = split_page([_record(row._mapping) for row in conn.execute(query)], limit)
+    found = conn.execute(query.order_by(jobs.c.job_id).limit(limit + 1))
+    rows, more = split_page([_record(row._mapping) for row in found], limit)
     return rows, to_cursor(job_of(rows[-1].job_id)) if more else None
 
 
@@ -161,8 +161,7 @@ def registration(conn: Connection, job_id: str, epoch: int) -> Registration:
     Raises:
         JobNotFound: no such run registered.
     """
-    query = select(runs).where(runs.c.job_id == job_id, runs.c.epoch == epoch)
-    row = conn.execute(query).one_or_none()
+    row = conn.execute(select(runs).where(*of_run(runs, job_id, epoch))).one_or_none()
     if row is None:
         raise JobNotFound(job_id)
     return registration_of(row._mapping)
@@ -218,12 +217,11 @@ def matching(conn: Connection, project: str, words: Sequence[str], *, limit: int
     First those that are not archived, then those whose name begins with the first word, then by
     how late they began.
     """
-    current = and_(runs.c.job_id == jobs.c.job_id, runs.c.epoch == jobs.c.epoch)
     query: Select[Any] = select(
         *(jobs.c.job_id, runs.c.name, runs.c.labels, jobs.c.edited_labels),
         *(jobs.c.archived_s, runs.c.registered_s),
     )
-    query = query.select_from(jobs.join(runs, current))
+    query = query.select_from(jobs.join(runs, same_run(runs, jobs)))
     query = query.where(owns(project, jobs.c.job_id), jobs.c.deleted_s.is_(None))
     wanted = [word.casefold() for word in words]
     ranked = []
@@ -239,6 +237,12 @@ def matching(conn: Connection, project: str, words: Sequence[str], *, limit: int
 def _searched_texts(job: JobMatch) -> list[str]:
     labels = (f"{name}={text}" for name, text in job.labels.items())
     return [text.casefold() for text in (job_of(job.job_id), job.name, *labels)]
+
+
+def with_alerts(conn: Connection, project: str) -> list[str]:
+    """Keys of a project's jobs that have a pending or firing alert."""
+    query = select(alerts.c.job_id).where(owns(project, alerts.c.job_id)).distinct()
+    return list(conn.execute(query).scalars())
 
 
 def archive(conn: Connection, job_id: str, *, now_s: float) -> bool:
@@ -305,25 +309,19 @@ def _set(conn: Connection, job_id: str, changes_it: ColumnElement[bool], **value
 
 
 def _records() -> Select[Any]:
-    of_run = and_(windows.c.job_id == jobs.c.job_id, windows.c.epoch == jobs.c.epoch)
-    current = and_(runs.c.job_id == jobs.c.job_id, runs.c.epoch == jobs.c.epoch)
-    same_window = and_(
-        *(window_briefs.c[key] == windows.c[key] for key in ("job_id", "epoch", "first_step"))
-    )
-    counted = and_(ingest_counts.c.job_id == jobs.c.job_id, ingest_counts.c.epoch == jobs.c.epoch)
+    latest = and_(same_run(windows, jobs), windows.c.first_step == newest_with_figures())
     summary = [column.label(f"window_{column.name}") for column in SUMMARY_COLUMNS]
     counts = [ingest_counts.c[name].label(f"count_{name}") for name in IngestCounts.__slots__]
-    dropped = and_(drops.c.job_id == jobs.c.job_id, drops.c.epoch == jobs.c.epoch)
     beside = [drops.c[name].label(f"drops_{name}") for name in RecorderDrops._fields]
     own = (jobs.c.edited_labels, jobs.c.archived_s, jobs.c.deleted_s)
     return (
         select(runs, *own, *summary, *counts, *beside, recordings.c.plans, window_briefs.c.brief)
-        .select_from(jobs.join(runs, current))
-        .join(windows, and_(of_run, windows.c.first_step == newest_with_figures()), isouter=True)
-        .join(window_briefs, same_window, isouter=True)
-        .join(ingest_counts, counted, isouter=True)
-        .join(drops, dropped, isouter=True)
-        .join(recordings, recordings.c.job_id == jobs.c.job_id, isouter=True)
+        .select_from(jobs.join(runs, same_run(runs, jobs)))
+        .join(windows, latest, isouter=True)
+        .join(window_briefs, isouter=True)
+        .join(ingest_counts, isouter=True)
+        .join(drops, isouter=True)
+        .join(recordings, isouter=True)
     )
 
 

@@ -1,6 +1,7 @@
 """Migrate a database to this version's tables."""
 
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
 from alembic import command
@@ -34,27 +35,25 @@ def migrate(url: str) -> None:
         StartUpFailed: it belongs to a newer version, or is older than `OLDEST_RELEASE`.
     """
     _make_private_file(url)
-    store = Store(url, lock_wait_s=_LOCK_WAIT_S)
-    try:
-        with store.write() as conn:
-            without_time_limits(conn)
-            _wait_for_others(conn)
-            _refuse_unknown(conn)
-            upgrade_within(conn)
-    finally:
-        store.close()
+    with _alone(url) as conn:
+        _refuse_unknown(conn)
+        upgrade_within(conn)
 
 
 def downgrade(url: str, to_revision: str) -> None:
     """Downgrade; data that the older tables cannot hold is lost."""
-    store = Store(url, lock_wait_s=_LOCK_WAIT_S)
-    try:
-        with store.write() as conn:
-            without_time_limits(conn)
-            _wait_for_others(conn)
-            downgrade_within(conn, to_revision)
-    finally:
-        store.close()
+    with _alone(url) as conn:
+        downgrade_within(conn, to_revision)
+
+
+@contextmanager
+def _alone(url: str) -> Iterator[Connection]:
+    """A transaction in which no other process migrates; waits for one that does."""
+    with closing(Store(url, lock_wait_s=_LOCK_WAIT_S)) as store, store.write() as conn:
+        without_time_limits(conn)
+        if conn.dialect.name == "postgresql":  # SQLite's write transaction has waited already
+            conn.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _ADVISORY_LOCK})
+        yield conn
 
 
 def upgrade_within(conn: Connection) -> None:
@@ -101,12 +100,6 @@ def _make_private_file(url: str) -> None:
         # A copy may be anybody's to read; of another user, it stays as it is.
         with suppress(FileNotFoundError, PermissionError):
             file.chmod(0o600)
-
-
-def _wait_for_others(conn: Connection) -> None:
-    # SQLite's write transaction has waited already.
-    if conn.dialect.name == "postgresql":
-        conn.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _ADVISORY_LOCK})
 
 
 def _refuse_unknown(conn: Connection) -> None:

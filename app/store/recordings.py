@@ -5,7 +5,7 @@ run applies to a later one from its first step on.
 """
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from sqlalchemy import Connection, select
@@ -43,7 +43,7 @@ def plans_of_run(plans: Sequence[RecordingPlan], epoch: int) -> list[RecordingPl
     """The plans that apply to a run, ascending by version."""
     own = [plan for plan in plans if plan.epoch == epoch]
     earlier = [plan for plan in plans if plan.epoch < epoch]
-    return [*(_from_the_start(each, epoch) for each in earlier[-1:]), *own]
+    return [*(replace(plan, epoch=epoch, from_step=0) for plan in earlier[-1:]), *own]
 
 
 def of_job(conn: Connection, job_id: str) -> list[RecordingPlan]:
@@ -66,10 +66,8 @@ def add(
     before = of_job(conn, job_id)
     version = before[-1].version + 1 if before else 1
     plan = RecordingPlan(version, epoch, from_step, sample, now_s, by)
-    kept = [*before, plan][-MAX_PLANS:]
-    insert_or_replace(
-        conn, recordings, [{"job_id": job_id, "plans": [asdict(each) for each in kept]}]
-    )
+    kept = [asdict(known) for known in [*before, plan][-MAX_PLANS:]]
+    insert_or_replace(conn, recordings, [{"job_id": job_id, "plans": kept}])
     return plan
 
 
@@ -87,7 +85,3 @@ def lock(conn: Connection, job_id: str) -> None:
 def parse_plans(rows: Sequence[dict[str, Any]] | None) -> list[RecordingPlan]:
     """The plans as the table has them."""
     return [RecordingPlan(**row | {"sample": StepSample(**row["sample"])}) for row in rows or ()]
-
-
-def _from_the_start(plan: RecordingPlan, epoch: int) -> RecordingPlan:
-    return RecordingPlan(plan.version, epoch, 0, plan.sample, plan.set_s, plan.set_by)

@@ -5,11 +5,15 @@ alerts, due messages, unsettled dead letters. Rows are removed in small batches,
 transaction of its own. PostgreSQL reuses freed space once vacuumed (app/store/shrinking/
 dead_rows.py); a SQLite file shrinks afterwards (app/store/shrinking/file_size.py). Old windows are
 thinned (app/store/shrinking/thinning.py).
+
+A project may have a quota, too. Of its oldest closed windows the operations go first, since
+timelines and what-if questions alone need them; then its oldest closed windows.
 """
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
+from itertools import accumulate
 from typing import Any
 
 from sqlalchemy import (
@@ -19,13 +23,11 @@ from sqlalchemy import (
     Row,
     Select,
     Table,
-    and_,
     bindparam,
     delete,
+    exists,
     func,
     literal,
-    not_,
-    or_,
     select,
     tuple_,
     update,
@@ -48,12 +50,11 @@ from app.store.columns import PackedJson, is_bytes
 from app.store.database import Store, now_s, rows_of_group
 from app.store.jobs import RESTORABLE_FOR_S
 from app.store.projects import owns
-from app.store.shrinking import quota
-from app.store.shrinking.quota import Excess
 from app.store.shrinking.thinning import (
     ThinnedWindows,
     ThinningDays,
     count_due,
+    of_windows,
     thin,
     within_batch_bytes,
 )
@@ -86,18 +87,36 @@ from app.trace.job import project_of
 
 @dataclass(frozen=True, slots=True)
 class ExpiringRows:
-    """One kind of rows that expire.
+    """One kind of rows that expire: those of `table` that are all that `of` says.
 
-    `find` selects the keys of a project's rows from before a Unix time, for large rows with their
-    `size_bytes`; `remove` deletes them. They are kept for `max_days` even where results are kept
-    for longer.
+    They are old when each of their `times` is, and the oldest go first, or `by_key` the first.
+    `remove` needs the columns `beside` the key, of large rows `size_bytes`; None: it deletes them.
+    They are kept for `max_days` even where results are kept for longer.
     """
 
     name: str
-    find: Callable[[str, float], Select[Any]]
-    remove: Callable[[Connection, Sequence[Row[Any]]], None]
+    table: Table
+    times: Sequence[ColumnElement[float]]
+    of: Sequence[ColumnElement[bool]] = ()
+    by_key: bool = False
+    beside: Sequence[ColumnElement[Any]] = ()
+    remove: Callable[[Connection, Sequence[Row[Any]]], None] | None = None
     is_raw: bool = False
     max_days: float = math.inf
+
+    def find(self, project: str, before_s: float) -> Select[Any]:
+        """The keys of a project's rows from before a Unix time."""
+        key, its = self.table.primary_key.columns, self.table.c
+        mine = its.project == project if "project" in its else owns(project, its.job_id)
+        query = select(*key, *self.beside).where(mine, *self.of)
+        query = query.where(*(time < before_s for time in self.times))
+        return query.order_by(*(key if self.by_key else self.times))
+
+
+def _delete(conn: Connection, table: Table, rows: Sequence[Row[Any]]) -> None:
+    """Delete rows by their keys, which are their first columns."""
+    key = tuple_(*table.primary_key.columns)
+    conn.execute(delete(table).where(key.in_([tuple(row)[: len(key)] for row in rows])))
 
 
 _DAY_S = 86_400.0
@@ -135,7 +154,7 @@ class RetentionPolicy:
 
     project: str
     limits: RetentionLimits
-    is_own: tuple[bool, bool, bool] = (False, False, False)
+    is_own: tuple[bool, ...] = (False, False, False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,16 +166,26 @@ class RemovedRows:
     number: int
 
 
+_OWN_LIMITS = (projects.c.keep_raw_days, projects.c.keep_results_days, projects.c.keep_gb)
+
+
 def policies(conn: Connection, default: RetentionLimits) -> list[RetentionPolicy]:
     """The retention of each project; `default` is the service's."""
-    rows = conn.execute(select(projects).order_by(projects.c.project))
-    return [_policy(row, default) for row in rows]
+    rows = conn.execute(select(projects.c.project, *_OWN_LIMITS).order_by(projects.c.project))
+    found = []
+    for project, *own in rows:
+        limits = (
+            usual if mine is None else mine
+            for mine, usual in zip(own, astuple(default), strict=True)
+        )
+        is_own = tuple(mine is not None for mine in own)
+        found.append(RetentionPolicy(project, RetentionLimits(*limits), is_own))
+    return found
 
 
 def project_limits(conn: Connection, project: str) -> dict[str, float | None]:
     """The project's own retention; None where the service's applies."""
-    names = (projects.c.keep_raw_days, projects.c.keep_results_days, projects.c.keep_gb)
-    row = conn.execute(select(*names).where(projects.c.project == project)).one_or_none()
+    row = conn.execute(select(*_OWN_LIMITS).where(projects.c.project == project)).one_or_none()
     raw_days, results_days, max_gb = (None, None, None) if row is None else row
     return {"raw_days": raw_days, "results_days": results_days, "max_gb": max_gb}
 
@@ -186,7 +215,7 @@ def sweep(
     """Remove expired rows, one batch per iteration; no transaction is open in between.
 
     With `thinning` old windows are thinned, too, once the expired ones are gone. Then those go
-    that are over their project's quota (app/store/shrinking/quota.py).
+    that are over their project's quota.
 
     Raises:
         LeaseLost: another process is sweeping.
@@ -243,7 +272,7 @@ def count_old(
         yield from map(_thinned_rows, count_due(store, thinning))
     for excess in _excesses(store, default):
         with store.read() as conn:
-            rows = quota.first_of(conn.execute(quota.oldest(excess)).all(), excess.excess_bytes)
+            rows = _first_of(conn.execute(_oldest(excess)).all(), excess.excess_bytes)
         yield RemovedRows(excess.project, _EXCESS_KINDS[excess.is_raw], len(rows))
 
 
@@ -251,14 +280,72 @@ def count_old(
 _EXCESS_KINDS = {True: "operations of windows over the quota", False: "windows over the quota"}
 
 
+@dataclass(frozen=True, slots=True)
+class Excess:
+    """Closed windows of a project, oldest first, that have to go for `excess_bytes` less.
+
+    With `is_raw` their operations alone go.
+    """
+
+    project: str
+    excess_bytes: int
+    is_raw: bool
+
+
+def stored_bytes(conn: Connection, project: str) -> int:
+    """Bytes of all windows of a project in the database: operations and results."""
+    total = func.coalesce(func.sum(_size_of(is_raw=True) + _size_of(is_raw=False)), 0)
+    query = select(total).where(owns(project, windows.c.job_id))
+    return int(conn.execute(query).scalar_one())
+
+
 def _excesses(store: Store, default: RetentionLimits) -> list[Excess]:
+    """What has to go until the windows of each project take no more than they may."""
     with store.read() as conn:
-        found = [each for each in policies(conn, default) if each.limits.max_gb is not None]
         return [
             excess
-            for policy in found
-            for excess in quota.excesses(conn, policy.project, 1e9 * (policy.limits.max_gb or 0.0))
+            for policy in policies(conn, default)
+            if policy.limits.max_gb is not None
+            for excess in _excesses_of(conn, policy.project, 1e9 * policy.limits.max_gb)
         ]
+
+
+def _excesses_of(conn: Connection, project: str, max_bytes: float) -> Iterator[Excess]:
+    excess_bytes = stored_bytes(conn, project) - int(max_bytes)
+    if excess_bytes <= 0:
+        return
+    raw = _closed(project, is_raw=True).subquery()
+    sum_of_sizes = select(func.coalesce(func.sum(raw.c.size_bytes), 0))
+    raw_bytes = int(conn.execute(sum_of_sizes).scalar_one())
+    if raw_bytes:
+        yield Excess(project, min(excess_bytes, raw_bytes), is_raw=True)
+    if excess_bytes > raw_bytes:
+        yield Excess(project, excess_bytes - raw_bytes, is_raw=False)
+
+
+def _oldest(excess: Excess) -> Select[Any]:
+    """Keys, last step and `size_bytes` of the windows, those first that go first."""
+    return _closed(excess.project, is_raw=excess.is_raw).order_by(windows.c.updated_s)
+
+
+def _first_of(rows: Sequence[Row[Any]], excess_bytes: int) -> Sequence[Row[Any]]:
+    """The first rows that together have so many bytes; all, where they have fewer."""
+    sums = accumulate(row.size_bytes for row in rows)
+    enough = next((at for at, sum_ in enumerate(sums, 1) if sum_ >= excess_bytes), len(rows))
+    return rows[:enough]
+
+
+def _closed(project: str, *, is_raw: bool) -> Select[Any]:
+    key, size_bytes = windows.primary_key.columns, _size_of(is_raw=is_raw).label("size_bytes")
+    query = select(*key, windows.c.last_step, size_bytes)
+    query = query.where(owns(project, windows.c.job_id), windows.c.state != "open")
+    return query.where(windows.c.trace.is_not(None)) if is_raw else query
+
+
+def _size_of(*, is_raw: bool) -> ColumnElement[int]:
+    columns = (windows.c.trace,) if is_raw else (windows.c.result, windows.c.per_step)
+    sizes = (func.coalesce(func.length(column), 0) for column in columns)
+    return sum(sizes, literal(0))
 
 
 def _remove_excess(store: Store, excess: Excess) -> Iterator[RemovedRows]:
@@ -267,9 +354,9 @@ def _remove_excess(store: Store, excess: Excess) -> Iterator[RemovedRows]:
     while left_bytes > 0:
         with store.write() as conn:
             _lock_sweep(conn)
-            old = quota.oldest(excess).limit(_BATCH_ROWS).with_for_update(skip_locked=True)
+            old = _oldest(excess).limit(_BATCH_ROWS).with_for_update(skip_locked=True)
             found = within_batch_bytes(conn.execute(old).all(), _BATCH_BYTES)
-            rows = quota.first_of(found, left_bytes)
+            rows = _first_of(found, left_bytes)
             if not rows:
                 return
             remove(conn, rows)
@@ -296,24 +383,26 @@ def _remove_batch(store: Store, project: str, kind: ExpiringRows, before_s: floa
         old = kind.find(project, before_s).limit(_BATCH_ROWS)
         found = conn.execute(old.with_for_update(skip_locked=True)).all()
         rows = within_batch_bytes(found, _BATCH_BYTES)
-        if rows:
+        if rows and kind.remove is not None:
             kind.remove(conn, rows)
+        elif rows:
+            _delete(conn, kind.table, rows)
     return len(rows)
 
 
 def _count_of_deleted_jobs(store: Store) -> Iterator[RemovedRows]:
     with store.read() as conn:
         before_s = now_s(conn) - RESTORABLE_FOR_S
-        due = select(jobs.c.job_id).where(jobs.c.deleted_s < before_s, not_(_is_open().exists()))
+        due = select(jobs.c.job_id).where(jobs.c.deleted_s < before_s, ~_is_open())
         for job_id in conn.execute(due.order_by(jobs.c.job_id)).scalars().all():
             counts = (select(func.count()).where(t.c.job_id == job_id) for t in _TABLES_OF_JOBS)
             number = sum(conn.execute(each).scalar_one() for each in counts)
             yield RemovedRows(project_of(job_id), DELETED_JOBS, number)
 
 
-def _is_open() -> Select[Any]:
-    """Unclosed runs of a row in `jobs`."""
-    return select(runs.c.job_id).where(runs.c.job_id == jobs.c.job_id, ~runs.c.is_closed)
+def _is_open() -> ColumnElement[bool]:
+    """Whether a row in `jobs` has unclosed runs."""
+    return exists().where(runs.c.job_id == jobs.c.job_id, ~runs.c.is_closed)
 
 
 def _begin_removals(store: Store) -> list[str]:
@@ -321,7 +410,7 @@ def _begin_removals(store: Store) -> list[str]:
     with store.write() as conn:
         _lock_sweep(conn)
         at_s = now_s(conn)
-        is_due = (jobs.c.deleted_s < at_s - RESTORABLE_FOR_S, not_(_is_open().exists()))
+        is_due = (jobs.c.deleted_s < at_s - RESTORABLE_FOR_S, ~_is_open())
         begin = update(jobs).where(*is_due, jobs.c.removal_began_s.is_(None))
         conn.execute(begin.values(removal_began_s=at_s))
         began = select(jobs.c.job_id).where(jobs.c.removal_began_s.is_not(None))
@@ -333,34 +422,25 @@ def _remove_batch_of_job(store: Store, job_id: str) -> int:
     with store.write() as conn:
         _lock_sweep(conn)
         for table in _TABLES_OF_JOBS:
-            key = [table.c[column.name] for column in table.primary_key]
-            sizes = (func.coalesce(func.length(each), 0) for each in table.c if _is_large(each))
+            sizes = (func.coalesce(func.length(c), 0) for c in table.c if _is_large(c))
             size_bytes = sum(sizes, literal(0)).label("size_bytes")
-            some: Select[Any] = select(*key, size_bytes).where(table.c.job_id == job_id)
+            some = select(*table.primary_key.columns, size_bytes).where(table.c.job_id == job_id)
             some = some.limit(_BATCH_ROWS_OF_DELETED)
             rows = within_batch_bytes(conn.execute(some).all(), _BATCH_BYTES)
             if not rows:
                 continue
-            _before_removal(conn, table, rows)
-            keys = [tuple(row)[: len(key)] for row in rows]
-            conn.execute(delete(table).where(tuple_(*key).in_(keys)))
+            if table is outbox:
+                _remove_attempts(conn, rows)
+            if table is ingest_counts:  # they go on in their project's sums
+                for row in rows:
+                    stored_runs.remove(conn, row.job_id, row.epoch)
+            _delete(conn, table, rows)
             return len(rows)
     return 0
 
 
 def _is_large(column: Column[Any]) -> bool:
     return is_bytes(column.type) or isinstance(column.type, PackedJson)
-
-
-def _before_removal(conn: Connection, table: Table, rows: Sequence[Row[Any]]) -> None:
-    """Remove attempts with their deliveries, and add counts of runs to their project's sums."""
-    if table is outbox:
-        messages = select(outbox.c.delivery_id).where(outbox.c.seq.in_([row.seq for row in rows]))
-        of_these = delivery_attempts.c.delivery_id.in_(messages)
-        conn.execute(delete(delivery_attempts).where(of_these))
-    if table is ingest_counts:
-        for row in rows:
-            stored_runs.remove(conn, row.job_id, row.epoch)
 
 
 def _forget_deletion(store: Store, job_id: str) -> None:
@@ -379,156 +459,35 @@ def _lock_sweep(conn: Connection) -> None:
             raise LeaseLost("another process is removing expired rows")
 
 
-def _policy(row: Row[Any], default: RetentionLimits) -> RetentionPolicy:
-    own = (row.keep_raw_days, row.keep_results_days, row.keep_gb)
-    is_own = (own[0] is not None, own[1] is not None, own[2] is not None)
-    raw_days = row.keep_raw_days if is_own[0] else default.raw_days
-    results_days = row.keep_results_days if is_own[1] else default.results_days
-    max_gb = row.keep_gb if is_own[2] else default.max_gb
-    return RetentionPolicy(row.project, RetentionLimits(raw_days, results_days, max_gb), is_own)
-
-
-def _old_deliveries(project: str, before_s: float) -> Select[Any]:
-    done = (outbox.c.state != "due", outbox.c.done_s < before_s)
-    query = select(outbox.c.seq, outbox.c.delivery_id).where(outbox.c.project == project, *done)
-    return query.order_by(outbox.c.seq)
+def _remove_attempts(conn: Connection, deliveries: Sequence[Row[Any]]) -> None:
+    seqs = [row.seq for row in deliveries]
+    ids = select(outbox.c.delivery_id).where(outbox.c.seq.in_(seqs))
+    conn.execute(delete(delivery_attempts).where(delivery_attempts.c.delivery_id.in_(ids)))
 
 
 def _remove_deliveries(conn: Connection, rows: Sequence[Row[Any]]) -> None:
-    ids = [row.delivery_id for row in rows]
-    for table in (delivery_attempts, outbox):
-        conn.execute(delete(table).where(table.c.delivery_id.in_(ids)))
-
-
-def _old_events(project: str, before_s: float) -> Select[Any]:
-    # Events of a pending or firing alert are kept.
-    goes_on = select(alerts.c.fingerprint).where(alerts.c.fingerprint == alert_events.c.fingerprint)
-    query = select(alert_events.c.event_id).where(owns(project, alert_events.c.job_id))
-    query = query.where(alert_events.c.at_s < before_s, not_(goes_on.exists()))
-    return query.order_by(alert_events.c.event_id)
-
-
-def _old_told(project: str, before_s: float) -> Select[Any]:
-    # Only of resolved alerts: a firing one needs its last notification.
-    is_old = (alert_told.c.kind == "resolved", alert_told.c.at_s < before_s)
-    query = select(alert_told.c.fingerprint).where(owns(project, alert_told.c.job_id), *is_old)
-    return query.order_by(alert_told.c.fingerprint)
-
-
-def _old_groups(project: str, before_s: float) -> Select[Any]:
-    last_s = alert_groups.c.last_at_s
-    query = select(alert_groups.c.job_id, alert_groups.c.rule).where(
-        owns(project, alert_groups.c.job_id),
-        alert_groups.c.next_at_s.is_(None),
-        or_(last_s.is_(None), last_s < before_s),
-        *(not_(rows_of_group(table).exists()) for table in (alerts, alert_told)),
-    )
-    return query.order_by(alert_groups.c.job_id, alert_groups.c.rule)
-
-
-def _remove_groups(conn: Connection, rows: Sequence[Row[Any]]) -> None:
-    for row in rows:
-        mine = (alert_groups.c.job_id == row.job_id, alert_groups.c.rule == row.rule)
-        conn.execute(delete(alert_groups).where(*mine))
-
-
-def _old_silences(project: str, before_s: float) -> Select[Any]:
-    query = select(muting.c.silence_id).where(muting.c.project == project)
-    return query.where(muting.c.ends_s < before_s).order_by(muting.c.ends_s)
-
-
-def _old_audit_entries(project: str, before_s: float) -> Select[Any]:
-    query = select(audit.c.audit_id).where(audit.c.project == project, audit.c.at_s < before_s)
-    return query.order_by(audit.c.audit_id)
-
-
-def _remove_from(
-    table: Table, key: ColumnElement[Any]
-) -> Callable[[Connection, Sequence[Row[Any]]], None]:
-    def remove(conn: Connection, rows: Sequence[Row[Any]]) -> None:
-        conn.execute(delete(table).where(key.in_([row[0] for row in rows])))
-
-    return remove
-
-
-# Groups last: they expire when none of their rows is left.
-_EXPIRING_ALERT_ROWS = (
-    ExpiringRows("deliveries", _old_deliveries, _remove_deliveries),
-    ExpiringRows("alert events", _old_events, _remove_from(alert_events, alert_events.c.event_id)),
-    ExpiringRows("alerts told", _old_told, _remove_from(alert_told, alert_told.c.fingerprint)),
-    ExpiringRows("alert groups", _old_groups, _remove_groups),
-    ExpiringRows("silences", _old_silences, _remove_from(muting, muting.c.silence_id)),
-    ExpiringRows("audit", _old_audit_entries, _remove_from(audit, audit.c.audit_id)),
-)
-
-
-_WINDOW_KEY = (windows.c.job_id, windows.c.epoch, windows.c.first_step)
-_RUN_KEY = ("job_id", "epoch")
-
-
-def _old_windows(project: str, before_s: float) -> Select[Any]:
-    closed = and_(windows.c.state != "open", windows.c.updated_s < before_s)
-    size_bytes = func.coalesce(func.length(windows.c.trace), 0).label("size_bytes")
-    query = select(*_WINDOW_KEY, windows.c.last_step, size_bytes).where(closed)
-    return query.where(owns(project, windows.c.job_id)).order_by(windows.c.updated_s)
-
-
-def _old_operations(project: str, before_s: float) -> Select[Any]:
-    return _old_windows(project, before_s).where(windows.c.trace.is_not(None))
+    _remove_attempts(conn, rows)
+    _delete(conn, outbox, rows)
 
 
 def _remove_operations(conn: Connection, rows: Sequence[Row[Any]]) -> None:
-    of_these = tuple_(*_WINDOW_KEY).in_([tuple(row)[:3] for row in rows])
-    conn.execute(update(windows).where(of_these).values(trace=None))
-
-
-def _old_objects(project: str, before_s: float) -> Select[Any]:
-    of = window_objects.c
-    query = select(of.job_id, of.epoch, of.first_step, of.revision)
-    query = query.where(of.updated_s < before_s, ~of.is_removed, owns(project, of.job_id))
-    return query.order_by(of.updated_s)
+    conn.execute(update(windows).where(of_windows(windows, rows)).values(trace=None))
 
 
 def _remove_objects(conn: Connection, rows: Sequence[Row[Any]]) -> None:
     """Nobody reads them any more; a consumer deletes the objects, then the rows."""
-    key = tuple_(*(window_objects.c[name] for name in (*_RUN_KEY, "first_step", "revision")))
-    these = key.in_([tuple(row) for row in rows])
+    these = tuple_(*window_objects.primary_key.columns).in_([tuple(row) for row in rows])
     conn.execute(update(window_objects).where(these).values(is_removed=True))
 
 
-def _old_remainders(project: str, before_s: float) -> Select[Any]:
-    of = window_remainders.c
-    size_bytes = func.length(of.remainders).label("size_bytes")
-    query = select(of.job_id, of.epoch, of.first_step, size_bytes).where(of.stored_s < before_s)
-    return query.where(owns(project, of.job_id)).order_by(of.stored_s)
-
-
-def _remove_remainders(conn: Connection, rows: Sequence[Row[Any]]) -> None:
-    key = tuple_(*(window_remainders.c[column.name] for column in _WINDOW_KEY))
-    of_these = key.in_([tuple(row)[:3] for row in rows])
-    conn.execute(delete(window_remainders).where(of_these))
-
-
 def _remove_windows(conn: Connection, rows: Sequence[Row[Any]]) -> None:
-    names = (*_RUN_KEY, "first_step", "last_step")
+    names = ("job_id", "epoch", "first_step", "last_step")
     keys = [{f"of_{name}": row._mapping[name] for name in names} for row in rows]
-    same_run = [steps.c[name] == bindparam(f"of_{name}") for name in _RUN_KEY]
+    same_run = (steps.c.job_id == bindparam("of_job_id"), steps.c.epoch == bindparam("of_epoch"))
     its_steps = steps.c.step.between(bindparam("of_first_step"), bindparam("of_last_step"))
     conn.execute(delete(steps).where(*same_run, its_steps), keys)
-    of_window = [tuple(row)[:3] for row in rows]
     for table in (window_briefs, window_losses, windows):
-        key = tuple_(*(table.c[column.name] for column in _WINDOW_KEY))
-        conn.execute(delete(table).where(key.in_(of_window)))
-
-
-def _old_runs(project: str, before_s: float) -> Select[Any]:
-    moments = (runs.c.ended_s, runs.c.superseded_s, runs.c.last_data_s)
-    old = (or_(moment.is_(None), moment < before_s) for moment in moments)
-    query = select(runs.c.job_id, runs.c.epoch).where(runs.c.is_closed, *old)
-    for kept in (windows, spool):
-        same_run = (kept.c[name] == runs.c[name] for name in _RUN_KEY)
-        query = query.where(not_(select(kept.c.job_id).where(*same_run).exists()))
-    return query.where(owns(project, runs.c.job_id)).order_by(runs.c.job_id, runs.c.epoch)
+        conn.execute(delete(table).where(of_windows(table, rows)))
 
 
 def _remove_runs(conn: Connection, rows: Sequence[Row[Any]]) -> None:
@@ -536,55 +495,88 @@ def _remove_runs(conn: Connection, rows: Sequence[Row[Any]]) -> None:
     for row in rows:
         stored_runs.remove(conn, row.job_id, row.epoch)
         for table in (steps, hosts, run_hosts, drops, rank_exits, histories, cursors, runs):
-            same_run = (table.c[name] == row._mapping[name] for name in _RUN_KEY)
+            same_run = (table.c.job_id == row.job_id, table.c.epoch == row.epoch)
             conn.execute(delete(table).where(*same_run))
 
 
-def _old_letters(project: str, before_s: float) -> Select[Any]:
-    settled = and_(dead_letters.c.state != "dead", dead_letters.c.settled_s < before_s)
-    size_bytes = func.length(dead_letters.c.body).label("size_bytes")
-    query = select(dead_letters.c.letter_id, size_bytes).where(settled)
-    return query.where(owns(project, dead_letters.c.job_id)).order_by(dead_letters.c.letter_id)
+def _size_bytes(column: ColumnElement[Any]) -> ColumnElement[int]:
+    return func.length(column).label("size_bytes")
 
 
-def _remove_letters(conn: Connection, rows: Sequence[Row[Any]]) -> None:
-    ids = [row.letter_id for row in rows]
-    conn.execute(delete(dead_letters).where(dead_letters.c.letter_id.in_(ids)))
+def _moment(column: ColumnElement[Any]) -> ColumnElement[float]:
+    """The time, long ago where there is none."""
+    return func.coalesce(column, 0.0)
 
 
-def _old_fixes(project: str, before_s: float) -> Select[Any]:
-    query = select(fixes.c.fix_id).where(owns(project, fixes.c.job_id))
-    return query.where(fixes.c.updated_s < before_s).order_by(fixes.c.updated_s)
+def _has_none(table: Table, *same: ColumnElement[bool]) -> ColumnElement[bool]:
+    return ~exists().select_from(table).where(*same)
 
 
-def _old_annotations(project: str, before_s: float) -> Select[Any]:
-    query = select(annotations.c.annotation_id).where(annotations.c.project == project)
-    return query.where(annotations.c.created_s < before_s).order_by(annotations.c.created_s)
-
-
-def _old_share_links(project: str, before_s: float) -> Select[Any]:
-    # Links have an expiry of their own; here, as in their list, they stay as long as results.
-    query = select(share_links.c.share_id, share_links.c.size_bytes)
-    ended_s = func.coalesce(share_links.c.revoked_s, share_links.c.expires_s)
-    query = query.where(share_links.c.project == project, ended_s < before_s)
-    return query.order_by(share_links.c.expires_s)
-
-
-# In this order: a run expires when its windows have been removed.
+_CLOSED_WINDOWS: dict[str, Any] = {
+    "times": [windows.c.updated_s],
+    "beside": [
+        windows.c.last_step,
+        func.coalesce(func.length(windows.c.trace), 0).label("size_bytes"),
+    ],
+}
+_IS_CLOSED = windows.c.state != "open"
+# In this order: a run expires when its windows have been removed, a group when none of its rows is
+# left.
 _EXPIRING_ROWS = (
-    ExpiringRows("operations of windows", _old_operations, _remove_operations, is_raw=True),
-    ExpiringRows("operations in object storage", _old_objects, _remove_objects, is_raw=True),
+    ExpiringRows(
+        "operations of windows", windows, of=[_IS_CLOSED, windows.c.trace.is_not(None)],
+        remove=_remove_operations, is_raw=True, **_CLOSED_WINDOWS,
+    ),
+    ExpiringRows(
+        "operations in object storage", window_objects, [window_objects.c.updated_s],
+        of=[~window_objects.c.is_removed], remove=_remove_objects, is_raw=True,
+    ),
     # Late operations come within minutes: what is older was left behind when its run closed.
-    ExpiringRows("exact times", _old_remainders, _remove_remainders, max_days=1.0),
-    ExpiringRows("windows", _old_windows, _remove_windows),
-    ExpiringRows("runs", _old_runs, _remove_runs),
-    ExpiringRows("fixes", _old_fixes, _remove_from(fixes, fixes.c.fix_id)),
     ExpiringRows(
-        "annotations", _old_annotations, _remove_from(annotations, annotations.c.annotation_id)
+        "exact times", window_remainders, [window_remainders.c.stored_s],
+        beside=[_size_bytes(window_remainders.c.remainders)], max_days=1.0,
+    ),
+    ExpiringRows("windows", windows, of=[_IS_CLOSED], remove=_remove_windows, **_CLOSED_WINDOWS),
+    ExpiringRows(
+        "runs", runs, [*map(_moment, (runs.c.ended_s, runs.c.superseded_s, runs.c.last_data_s))],
+        of=[runs.c.is_closed, *(
+            _has_none(table, table.c.job_id == runs.c.job_id, table.c.epoch == runs.c.epoch)
+            for table in (windows, spool)
+        )],
+        by_key=True, remove=_remove_runs,
+    ),
+    ExpiringRows("fixes", fixes, [fixes.c.updated_s]),
+    ExpiringRows("annotations", annotations, [annotations.c.created_s]),
+    # Links have an expiry of their own; here, as in their list, they stay as long as results.
+    ExpiringRows(
+        "share links", share_links,
+        [func.coalesce(share_links.c.revoked_s, share_links.c.expires_s)],
+        beside=[share_links.c.size_bytes],
     ),
     ExpiringRows(
-        "share links", _old_share_links, _remove_from(share_links, share_links.c.share_id)
+        "deliveries", outbox, [outbox.c.done_s], of=[outbox.c.state != "due"], by_key=True,
+        remove=_remove_deliveries,
     ),
-    *_EXPIRING_ALERT_ROWS,
-    ExpiringRows("dead letters", _old_letters, _remove_letters),
-)
+    # Events of a pending or firing alert are kept.
+    ExpiringRows(
+        "alert events", alert_events, [alert_events.c.at_s],
+        of=[_has_none(alerts, alerts.c.fingerprint == alert_events.c.fingerprint)], by_key=True,
+    ),
+    # Only of resolved alerts: a firing one needs its last notification.
+    ExpiringRows(
+        "alerts told", alert_told, [alert_told.c.at_s], of=[alert_told.c.kind == "resolved"],
+    ),
+    ExpiringRows(
+        "alert groups", alert_groups, [_moment(alert_groups.c.last_at_s)],
+        of=[alert_groups.c.next_at_s.is_(None),
+            *(~rows_of_group(table).exists() for table in (alerts, alert_told))],
+        by_key=True,
+    ),
+    ExpiringRows("silences", muting, [muting.c.ends_s]),
+    ExpiringRows("audit", audit, [audit.c.at_s]),
+    ExpiringRows(
+        "dead letters", dead_letters, [dead_letters.c.settled_s],
+        of=[dead_letters.c.state != "dead"], by_key=True,
+        beside=[_size_bytes(dead_letters.c.body)],
+    ),
+)  # fmt: skip

@@ -29,7 +29,6 @@ from app.alerts.rule import Severity
 from app.errors import (
     Conflict,
     EpochSuperseded,
-    InvalidRequest,
     JobBeingRemoved,
     JobLimit,
     JobNotFound,
@@ -37,7 +36,8 @@ from app.errors import (
 )
 from app.store import audit
 from app.store.alerting.tables import alerts, endpoints
-from app.store.database import insert, insert_new, insert_or_replace
+from app.store.columns import checked_text
+from app.store.database import insert, insert_new, insert_or_replace, of_run
 from app.store.dead_letters import DeadLetter
 from app.store.projects import create_if_missing, owns
 from app.store.tables import drops, ingest_counts, jobs, runs, totals
@@ -100,7 +100,6 @@ def register(
     """
     _check_texts(registration)
     current = _lock_job(conn, job_id)
-    _check_not_being_removed(conn, job_id)
     known = conn.execute(
         select(runs).where(runs.c.job_id == job_id, runs.c.run_key == registration.run_key)
     ).one_or_none()
@@ -132,16 +131,16 @@ def parallelism_of(row: RowMapping) -> Parallelism:
     return Parallelism(**{name: row[name] for name in Parallelism.__slots__})
 
 
+# What a row of `runs` has as it was registered.
+_REGISTERED = ("name", "num_gpus", "framework", "labels", "run_key")
+
+
 def registration_of(row: RowMapping) -> Registration:
     """The registration in a row of `runs`."""
     return Registration(
-        row["name"],
-        parallelism_of(row),
-        row["num_gpus"],
-        row["framework"],
-        row["labels"],
-        row["run_key"],
-        ops.parse_stored_op_types(row["op_types"]),
+        parallelism=parallelism_of(row),
+        op_types=ops.parse_stored_op_types(row["op_types"]),
+        **{name: row[name] for name in _REGISTERED},
     )
 
 
@@ -151,8 +150,7 @@ def _check_texts(registration: Registration) -> None:
     named |= {"framework": [registration.framework or ""], "labels": [*labels, *labels.values()]}
     for field, texts in named.items():
         for text in texts:
-            if "\0" in text or not _is_unicode(text):
-                raise InvalidRequest(f"{field} holds a character that cannot be stored")
+            checked_text(field, text, len(text))
 
 
 def _check_agrees(job_id: str, known: Registration, registration: Registration) -> None:
@@ -205,25 +203,15 @@ def _check_run_limit(conn: Connection, job_id: str, now_s: float) -> None:
         )
 
 
-def _is_unicode(text: str) -> bool:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
-
-
 def _lock_job(conn: Connection, job_id: str) -> int:
+    """The job's epoch; 0 of a new job."""
     # All ranks register at once: the second waits here until the first has committed.
     insert_new(conn, jobs, [{"job_id": job_id, "epoch": 0}])
-    query = select(jobs.c.epoch).where(jobs.c.job_id == job_id).with_for_update()
-    return int(conn.execute(query).scalar_one())
-
-
-def _check_not_being_removed(conn: Connection, job_id: str) -> None:
-    began_s = select(jobs.c.removal_began_s).where(jobs.c.job_id == job_id)
-    if conn.execute(began_s).scalar_one() is not None:
+    query = select(jobs.c.epoch, jobs.c.removal_began_s).where(jobs.c.job_id == job_id)
+    epoch, removal_began_s = conn.execute(query.with_for_update()).one()
+    if removal_began_s is not None:
         raise JobBeingRemoved(job_id)
+    return int(epoch)
 
 
 def _list_again(conn: Connection, job_id: str, now_s: float) -> None:
@@ -255,20 +243,11 @@ def _begin_run(
 ) -> None:
     older = and_(runs.c.job_id == job_id, runs.c.superseded_s.is_(None))
     conn.execute(update(runs).where(older).values(superseded_s=now_s))
-    values = {
-        **asdict(registration.parallelism),
-        "name": registration.name,
-        "num_gpus": registration.num_gpus,
-        "framework": registration.framework,
-        "labels": registration.labels,
-        "op_types": ops.describe_op_types(registration.op_types),
-        "run_key": registration.run_key,
-    }
-    conn.execute(
-        runs.insert().values(
-            job_id=job_id, epoch=epoch, registered_s=now_s, is_closed=False, **values
-        )
-    )
+    registered = {name: getattr(registration, name) for name in _REGISTERED}
+    registered |= asdict(registration.parallelism)
+    registered["op_types"] = ops.describe_op_types(registration.op_types)
+    run = {"job_id": job_id, "epoch": epoch, "registered_s": now_s, "is_closed": False}
+    conn.execute(runs.insert().values(run | registered))
     conn.execute(update(jobs).where(jobs.c.job_id == job_id).values(epoch=epoch))
 
 
@@ -291,10 +270,11 @@ def note_data(
 
 
 class RunActivity(NamedTuple):
-    """When (Unix time) a run registered, and its last data came (None: never)."""
+    """When (Unix time) a run registered, and its last data came (None: never), up to which step."""
 
     registered_s: float
     last_data_s: float | None
+    last_step: int | None
 
 
 class EndedRun(NamedTuple):
@@ -307,9 +287,8 @@ class EndedRun(NamedTuple):
 
 def activity(conn: Connection, job_id: str, epoch: int) -> RunActivity:
     """When a run registered, and when its last data came."""
-    query = select(runs.c.registered_s, runs.c.last_data_s)
-    row = conn.execute(query.where(runs.c.job_id == job_id, runs.c.epoch == epoch)).one()
-    return RunActivity(*row)
+    query = select(runs.c.registered_s, runs.c.last_data_s, runs.c.last_step)
+    return RunActivity(*conn.execute(query.where(*of_run(runs, job_id, epoch))).one())
 
 
 def starting_since(conn: Connection, job_id: str, epoch: int, *, within_s: float) -> float:
@@ -321,7 +300,7 @@ def starting_since(conn: Connection, job_id: str, epoch: int, *, within_s: float
     before = (runs.c.job_id == job_id, runs.c.epoch <= epoch)
     has_started = or_(runs.c.last_data_s.is_not(None), runs.c.ended_s.is_not(None))
     last = select(func.max(runs.c.epoch)).where(*before, runs.c.epoch < epoch, has_started)
-    begun_s = select(runs.c.registered_s).where(runs.c.job_id == job_id, runs.c.epoch == epoch)
+    begun_s = select(runs.c.registered_s).where(*of_run(runs, job_id, epoch))
     query = select(func.min(runs.c.registered_s)).where(
         *before,
         runs.c.epoch > func.coalesce(last.scalar_subquery(), 0),
@@ -334,20 +313,19 @@ def watched(conn: Connection, *, now_s: float) -> list[tuple[str, int]]:
     """Unfinished runs that are not stalled and have sent data, or registered within a day."""
     may_begin = runs.c.registered_s > now_s - ACTIVE_FOR_S
     has_begun = runs.c.last_data_s.is_not(None)
-    return _unfinished_runs(conn, runs.c.stalled_since_s.is_(None), or_(has_begun, may_begin))
+    return unfinished(conn, runs.c.stalled_since_s.is_(None), or_(has_begun, may_begin))
 
 
 def starting(conn: Connection, *, now_s: float) -> list[tuple[str, int]]:
     """The watched runs that have sent no data so far."""
     may_begin = runs.c.registered_s > now_s - ACTIVE_FOR_S
-    return _unfinished_runs(
-        conn, runs.c.stalled_since_s.is_(None), runs.c.last_data_s.is_(None), may_begin
-    )
+    is_new = (runs.c.stalled_since_s.is_(None), runs.c.last_data_s.is_(None))
+    return unfinished(conn, *is_new, may_begin)
 
 
 def stalled(conn: Connection, *, now_s: float) -> list[tuple[str, int]]:
     """Unfinished runs that have stalled within a day."""
-    return _unfinished_runs(conn, runs.c.stalled_since_s > now_s - ACTIVE_FOR_S)
+    return unfinished(conn, runs.c.stalled_since_s > now_s - ACTIVE_FOR_S)
 
 
 def ended_not_closed(conn: Connection) -> list[EndedRun]:
@@ -376,7 +354,7 @@ def mark_closed(conn: Connection, job_id: str, epoch: int) -> None:
     conn.execute(update_run(job_id, epoch).values(is_closed=True))
 
 
-def _unfinished_runs(conn: Connection, *conditions: ColumnElement[bool]) -> list[tuple[str, int]]:
+def unfinished(conn: Connection, *conditions: ColumnElement[bool]) -> list[tuple[str, int]]:
     """Job id and epoch of the unfinished runs that meet the conditions."""
     going = (runs.c.ended_s.is_(None), runs.c.superseded_s.is_(None), ~runs.c.is_closed)
     query = select(runs.c.job_id, runs.c.epoch).where(*going, *conditions)
@@ -386,7 +364,7 @@ def _unfinished_runs(conn: Connection, *conditions: ColumnElement[bool]) -> list
 
 def update_run(job_id: str, epoch: int) -> Update:
     """An UPDATE of one run's row."""
-    return update(runs).where(runs.c.job_id == job_id, runs.c.epoch == epoch)
+    return update(runs).where(*of_run(runs, job_id, epoch))
 
 
 @dataclass(frozen=True, slots=True)
@@ -424,9 +402,8 @@ def save(conn: Connection, job_id: str, epoch: int, counts: IngestCounts) -> Non
 
 def load(conn: Connection, job_id: str, epoch: int) -> IngestCounts:
     """The saved counts of a run; all 0 if there are none."""
-    names = [field.name for field in fields(IngestCounts)]
-    query = select(*(ingest_counts.c[name] for name in names))
-    row = conn.execute(query.where(*_counts_of_run(job_id, epoch))).one_or_none()
+    query = select(*(ingest_counts.c[name] for name in IngestCounts.__slots__))
+    row = conn.execute(query.where(*of_run(ingest_counts, job_id, epoch))).one_or_none()
     return IngestCounts() if row is None else IngestCounts(*row)
 
 
@@ -460,17 +437,13 @@ def service_counts(conn: Connection) -> IngestCounts:
 def remove(conn: Connection, job_id: str, epoch: int) -> None:
     """Remove a run's counts, after adding them to its project's sums."""
     add_to_project(conn, project_of(job_id), load(conn, job_id, epoch))
-    conn.execute(delete(ingest_counts).where(*_counts_of_run(job_id, epoch)))
+    conn.execute(delete(ingest_counts).where(*of_run(ingest_counts, job_id, epoch)))
 
 
 def has_run(conn: Connection, job_id: str, epoch: int) -> bool:
     """Whether the run exists."""
-    query = select(runs.c.epoch).where(runs.c.job_id == job_id, runs.c.epoch == epoch)
+    query = select(runs.c.epoch).where(*of_run(runs, job_id, epoch))
     return conn.execute(query).one_or_none() is not None
-
-
-def _counts_of_run(job_id: str, epoch: int) -> tuple[ColumnElement[bool], ColumnElement[bool]]:
-    return ingest_counts.c.job_id == job_id, ingest_counts.c.epoch == epoch
 
 
 MAX_WORST = 8  # workers that a run's row names
@@ -497,13 +470,7 @@ class RecorderDrops(NamedTuple):
 
 def save_drops(conn: Connection, job_id: str, epoch: int, by_rank: Sequence[RankDrops]) -> None:
     """Save the drops that each rank of a run has reported."""
-    found = _drops_by_worker(by_rank)
-    values = {
-        "total": found.total,
-        "num_workers": found.num_workers,
-        "worst": [list(each) for each in found.worst],
-        "by_rank": [list(each) for each in by_rank],
-    }
+    values = {**_drops_by_worker(by_rank)._asdict(), "by_rank": list(by_rank)}
     insert_or_replace(conn, drops, [{"job_id": job_id, "epoch": epoch, **values}])
 
 
@@ -511,7 +478,7 @@ def drops_of_worker(
     conn: Connection, job_id: str, epoch: int, dp_rank: int, stage: int
 ) -> int | None:
     """Operations that the recorders of one worker dropped; None if not reported."""
-    query = select(drops.c.by_rank).where(drops.c.job_id == job_id, drops.c.epoch == epoch)
+    query = select(drops.c.by_rank).where(*of_run(drops, job_id, epoch))
     rows: list[RankDrops] = conn.execute(query).scalar_one_or_none() or []
     own = [dropped for _, *worker, dropped in rows if worker == [dp_rank, stage]]
     return min(sum(own), _MAX_SUM) if own else None
@@ -522,8 +489,8 @@ def _drops_by_worker(by_rank: Sequence[RankDrops]) -> RecorderDrops:
     sums: Counter[tuple[int, int]] = Counter()
     for _, dp_rank, stage, dropped in by_rank:
         sums[dp_rank, stage] += dropped
-    workers = [WorkerDrops(*each, min(n, _MAX_SUM)) for each, n in sums.items() if n]
-    worst = sorted(workers, key=lambda each: (-each.dropped, each.dp_rank, each.stage))
+    workers = [WorkerDrops(*worker, min(n, _MAX_SUM)) for worker, n in sums.items() if n]
+    worst = sorted(workers, key=lambda worker: (-worker.dropped, worker.dp_rank, worker.stage))
     return RecorderDrops(min(sums.total(), _MAX_SUM), len(workers), worst[:MAX_WORST])
 
 
@@ -570,14 +537,14 @@ def notification_counts(conn: Connection) -> NotificationCounts:
     """The current counts over all projects."""
     query = select(alerts.c.severity, func.count()).where(alerts.c.phase == "firing")
     rows = conn.execute(query.group_by(alerts.c.severity))
-    firing = {row[0]: row[1] for row in rows}
+    firing: dict[str, int] = dict(rows.all())
     disabled = select(func.count()).where(endpoints.c.disabled_at_s.is_not(None))
     counted = service_totals(conn)
     return NotificationCounts(
-        firing={each: firing.get(each, 0) for each in get_args(Severity)},
+        firing={severity: firing.get(severity, 0) for severity in get_args(Severity)},
         disabled_endpoints=int(conn.execute(disabled).scalar_one()),
         outcomes={
-            each: counted.get(f"{_DELIVERY_TOTAL}{each}", 0) for each in get_args(DeliveryOutcome)
+            name: counted.get(f"{_DELIVERY_TOTAL}{name}", 0) for name in get_args(DeliveryOutcome)
         },
     )
 

@@ -2,15 +2,15 @@
 
 import secrets
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Annotated
 
 import msgspec
-from sqlalchemy import Connection, delete, func, select, tuple_
+from sqlalchemy import Connection, delete, func, select
 
 from app.errors import Conflict, QuestionNotFound
 from app.result.record import Json
-from app.store.database import from_cursor, split_page, to_cursor
+from app.store.database import ListOrder
 from app.store.runs import current_epoch
 from app.store.tables import saved_questions
 from app.trace.job import job_of
@@ -34,6 +34,7 @@ class SavedQuestion:
 
 _TABLE = saved_questions
 _COLUMNS = tuple(_TABLE.c[name] for name in SavedQuestion.__slots__)
+_ORDER = ListOrder((_TABLE.c.saved_s, _TABLE.c.question_id), tuple[float, _Id])
 
 
 def save(
@@ -58,8 +59,7 @@ def save(
             f"job {job_of(job_id)!r} has {MAX_SAVED} saved questions, the maximum: delete one first"
         )
     saved = SavedQuestion(secrets.token_hex(_ID_BYTES), name, window_id, question, now_s)
-    values = {each: getattr(saved, each) for each in SavedQuestion.__slots__}
-    conn.execute(_TABLE.insert().values(job_id=job_id, **values))
+    conn.execute(_TABLE.insert().values(job_id=job_id, **asdict(saved)))
     return saved
 
 
@@ -75,7 +75,7 @@ def find(conn: Connection, job_id: str, question_id: str) -> SavedQuestion:
     if row is None:
         current_epoch(conn, job_id)
         raise QuestionNotFound(job_id, question_id)
-    return SavedQuestion(**row._mapping)
+    return SavedQuestion(*row)
 
 
 def page(
@@ -86,16 +86,11 @@ def page(
     Raises:
         JobNotFound: the job never registered.
     """
-    key = tuple_(_TABLE.c.saved_s, _TABLE.c.question_id)
     query = select(*_COLUMNS).where(_TABLE.c.job_id == job_id)
-    if cursor is not None:
-        query = query.where(key < from_cursor(cursor, tuple[float, _Id]))
-    query = query.order_by(_TABLE.c.saved_s.desc(), _TABLE.c.question_id.desc())
-    found = [SavedQuestion(**row._mapping) for row in conn.execute(query.limit(limit + 1))]
-    rows, more = split_page(found, limit)
+    rows, more = _ORDER.page(conn, query, cursor, limit)
     if not rows:
         current_epoch(conn, job_id)
-    return rows, to_cursor(rows[-1].saved_s, rows[-1].question_id) if more else None
+    return [SavedQuestion(*row) for row in rows], more
 
 
 def remove(conn: Connection, job_id: str, question_id: str) -> None:

@@ -2,7 +2,7 @@
 
 import secrets
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 from sqlalchemy import Connection, delete, func, select
 
@@ -47,8 +47,7 @@ def save(
     if len(found) >= MAX_VIEWS:
         raise Conflict(f"{MAX_VIEWS} views are saved, the maximum: delete one first")
     view = SavedView(secrets.token_hex(_ID_BYTES), name, dict(query), author, now_s)
-    values = {each: getattr(view, each) for each in SavedView.__slots__}
-    conn.execute(saved_views.insert().values(project=project, **values))
+    conn.execute(saved_views.insert().values(project=project, **asdict(view)))
     return view
 
 

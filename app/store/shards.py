@@ -11,11 +11,11 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, delete, func, insert, or_, select, update
+from sqlalchemy import Connection, delete, func, or_, select, update
 
 from app.errors import LeaseLost
-from app.store.database import insert as insert_or_update
-from app.store.database import insert_new, insert_or_replace
+from app.store.database import insert, insert_new, insert_or_replace, of_run
+from app.store.runs import update_run
 from app.store.tables import consumers, cursors, histories, runs, shards, spool
 
 MAX_LEASES = 4
@@ -75,9 +75,8 @@ def renew(
     Raises:
         LeaseLost: another consumer has it.
     """
-    held = (shards.c.shard == shard, shards.c.owner == owner, shards.c.fence == fence)
-    renewed = conn.execute(update(shards).where(*held).values(lease_until_s=now_s + lease_s))
-    if renewed.rowcount == 0:
+    mine = update(shards).filter_by(shard=shard, owner=owner, fence=fence)
+    if conn.execute(mine.values(lease_until_s=now_s + lease_s)).rowcount == 0:
         raise LeaseLost(f"shard {shard} has another owner")
 
 
@@ -87,16 +86,14 @@ def check(conn: Connection, shard: int, owner: str, fence: int) -> None:
     Raises:
         LeaseLost: another consumer has it; commit nothing.
     """
-    held = (shards.c.shard == shard, shards.c.owner == owner, shards.c.fence == fence)
-    query = select(shards.c.shard).where(*held)
-    if conn.execute(query.with_for_update()).one_or_none() is None:
+    held = select(shards.c.shard).filter_by(shard=shard, owner=owner, fence=fence)
+    if conn.execute(held.with_for_update()).one_or_none() is None:
         raise LeaseLost(f"shard {shard} has another owner")
 
 
 def note_committed(conn: Connection, shard: int, entry_ids: Sequence[str]) -> None:
     """Save the queue entries that this transaction takes."""
-    same = shards.c.shard == shard
-    conn.execute(update(shards).where(same).values(committed=list(entry_ids)))
+    conn.execute(update(shards).filter_by(shard=shard).values(committed=list(entry_ids)))
 
 
 def committed(conn: Connection, shard: int) -> set[str]:
@@ -107,8 +104,8 @@ def committed(conn: Connection, shard: int) -> set[str]:
 
 def release(conn: Connection, shard: int, fence: int) -> None:
     """Release the shard, if it is still held under this fence number."""
-    held = (shards.c.shard == shard, shards.c.fence == fence)
-    conn.execute(update(shards).where(*held).values(owner=None, lease_until_s=0.0))
+    held = update(shards).filter_by(shard=shard, fence=fence)
+    conn.execute(held.values(owner=None, lease_until_s=0.0))
 
 
 def heartbeat(
@@ -128,7 +125,7 @@ def heartbeat(
     values: dict[str, Any] = {"lease_until_s": now_s + lease_s, "knows": list(knows)}
     if has_turned:
         values["last_turn_s"] = now_s
-    statement = insert_or_update(conn, consumers).values(owner=owner, **values)
+    statement = insert(conn, consumers).values(owner=owner, **values)
     conn.execute(statement.on_conflict_do_update(index_elements=[consumers.c.owner], set_=values))
     conn.execute(delete(consumers).where(consumers.c.lease_until_s < now_s - _FORGET_AFTER_S))
 
@@ -170,12 +167,12 @@ class SpoolRow:
 def add_spooled(conn: Connection, rows: Sequence[SpoolRow]) -> None:
     """Save batches."""
     if rows:
-        conn.execute(insert(spool), [asdict(row) for row in rows])
+        conn.execute(spool.insert(), [asdict(row) for row in rows])
 
 
 def spooled_batches(conn: Connection, job_id: str, epoch: int) -> list[tuple[int, bytes]]:
     """Turn and batches of each spooled row of a run, in the order of turns."""
-    query = select(spool.c.turn, spool.c.blob).where(*_of_run(job_id, epoch))
+    query = select(spool.c.turn, spool.c.blob).where(*of_run(spool, job_id, epoch))
     return [(row.turn, row.blob) for row in conn.execute(query.order_by(spool.c.turn))]
 
 
@@ -189,7 +186,7 @@ def spooled_runs(conn: Connection) -> list[tuple[str, int]]:
 def forget_spooled(conn: Connection, job_id: str, epoch: int, *, through_step: int) -> None:
     """Delete the rows without a step after this one, whose window is closed."""
     old = spool.c.last_step <= through_step
-    conn.execute(delete(spool).where(*_of_run(job_id, epoch), old))
+    conn.execute(delete(spool).where(*of_run(spool, job_id, epoch), old))
 
 
 def save_assembler(conn: Connection, job_id: str, epoch: int, blob: bytes) -> None:
@@ -199,13 +196,9 @@ def save_assembler(conn: Connection, job_id: str, epoch: int, blob: bytes) -> No
 
 def load_assembler(conn: Connection, job_id: str, epoch: int) -> bytes | None:
     """The saved state of the run's assembler; None if there is none."""
-    same = (cursors.c.job_id == job_id, cursors.c.epoch == epoch)
-    blob: bytes | None = conn.execute(select(cursors.c.blob).where(*same)).scalar_one_or_none()
+    query = select(cursors.c.blob).where(*of_run(cursors, job_id, epoch))
+    blob: bytes | None = conn.scalar(query)
     return blob
-
-
-def _of_run(job_id: str, epoch: int) -> tuple[ColumnElement[bool], ColumnElement[bool]]:
-    return spool.c.job_id == job_id, spool.c.epoch == epoch
 
 
 def save_history(
@@ -218,8 +211,8 @@ def save_history(
 
 def load_history(conn: Connection, job_id: str, epoch: int) -> bytes | None:
     """The saved history of a run; None if there is none."""
-    same = (histories.c.job_id == job_id, histories.c.epoch == epoch)
-    blob: bytes | None = conn.execute(select(histories.c.blob).where(*same)).scalar_one_or_none()
+    query = select(histories.c.blob).where(*of_run(histories, job_id, epoch))
+    blob: bytes | None = conn.scalar(query)
     return blob
 
 
@@ -243,8 +236,7 @@ def save_silent_ranks(
         "silent_since_s": silent_since_s,
         "stalled_since_s": stalled_since_s,
     }
-    same = (runs.c.job_id == job_id, runs.c.epoch == epoch)
-    conn.execute(update(runs).where(*same).values(**values))
+    conn.execute(update_run(job_id, epoch).values(**values))
 
 
 def load_silent_ranks(
@@ -253,6 +245,5 @@ def load_silent_ranks(
     """The arguments of the last `save_silent_ranks`, in order."""
     columns = (runs.c.silent_ranks, runs.c.silent_workers)
     query = select(*columns, runs.c.silent_since_s, runs.c.stalled_since_s)
-    row = conn.execute(query.where(runs.c.job_id == job_id, runs.c.epoch == epoch)).one()
-    ranks, workers, *since = row
+    ranks, workers, *since = conn.execute(query.where(*of_run(runs, job_id, epoch))).one()
     return tuple(ranks or ()), tuple(workers or ()), *since

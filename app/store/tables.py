@@ -43,6 +43,8 @@ service_watches                  whether its parts work, and whether people were
 A `job_id` is "project/job" in every table, so no key of one project can name what is another's.
 """
 
+from typing import Any
+
 from sqlalchemy import (
     BigInteger,
     Boolean,
@@ -89,9 +91,23 @@ def _run_key() -> tuple[Column[str], Column[int], ForeignKeyConstraint]:
     )
 
 
-def _window_key() -> ForeignKeyConstraint:
+def _window_key() -> tuple[Column[Any], ...]:
+    """The key, or its beginning, of tables with rows per window."""
+    return (
+        Column("job_id", key_text(128), primary_key=True),
+        Column("epoch", BigInteger, primary_key=True, autoincrement=False),
+        Column("first_step", BigInteger, primary_key=True, autoincrement=False),
+    )
+
+
+def _of_window() -> ForeignKeyConstraint:
     key = ("job_id", "epoch", "first_step")
     return ForeignKeyConstraint(key, [f"windows.{name}" for name in key])
+
+
+def _index_where(name: str, *columns: Column[Any], where: Any, unique: bool = False) -> None:
+    """Index the rows that are as `where` says."""
+    Index(name, *columns, unique=unique, sqlite_where=where, postgresql_where=where)
 
 
 projects = Table(
@@ -133,9 +149,7 @@ jobs = Table(
     # Set on the page or by the API; they win over the labels that its runs register.
     Column("edited_labels", JsonText, nullable=False, server_default="{}"),
 )
-Index("ix_jobs_deleted", jobs.c.job_id,
-      sqlite_where=jobs.c.deleted_s.is_not(None),
-      postgresql_where=jobs.c.deleted_s.is_not(None))  # fmt: skip
+_index_where("ix_jobs_deleted", jobs.c.job_id, where=jobs.c.deleted_s.is_not(None))
 
 runs = Table(
     "runs",
@@ -199,27 +213,20 @@ windows = Table(
 )
 Index("ix_windows_updated", windows.c.updated_s)
 # For thinning: which windows have figures by step, and how old those of a run are.
-Index("ix_windows_with_per_step", windows.c.updated_s,
-      sqlite_where=windows.c.per_step.is_not(None),
-      postgresql_where=windows.c.per_step.is_not(None))  # fmt: skip
-Index("ix_windows_age", windows.c.job_id, windows.c.epoch, windows.c.first_step,
-      windows.c.updated_s)  # fmt: skip
-Index("ix_windows_with_trace", windows.c.updated_s,
-      sqlite_where=windows.c.trace.is_not(None),
-      postgresql_where=windows.c.trace.is_not(None))  # fmt: skip
+_HAS_STEPS = windows.c.per_step.is_not(None)
+_index_where("ix_windows_with_per_step", windows.c.updated_s, where=_HAS_STEPS)
+Index("ix_windows_age", *windows.primary_key.columns, windows.c.updated_s)
+_index_where("ix_windows_with_trace", windows.c.updated_s, where=windows.c.trace.is_not(None))
 # For the newest window with figures of every job of a page.
-Index("ix_windows_with_figures", windows.c.job_id, windows.c.epoch, windows.c.first_step,
-      sqlite_where=windows.c.slowdown.is_not(None),
-      postgresql_where=windows.c.slowdown.is_not(None))  # fmt: skip
+_HAS_FIGURES = windows.c.slowdown.is_not(None)
+_index_where("ix_windows_with_figures", *windows.primary_key.columns, where=_HAS_FIGURES)
 
 # What rounding took from the times of `windows.trace`, while late operations may still revise the
 # window: its results come from unrounded times. For minutes; retention removes forgotten ones.
 window_remainders = Table(
     "window_remainders",
     metadata,
-    Column("job_id", key_text(128), primary_key=True),
-    Column("epoch", BigInteger, primary_key=True, autoincrement=False),
-    Column("first_step", BigInteger, primary_key=True, autoincrement=False),
+    *_window_key(),
     Column("stored_s", Real, nullable=False),
     Column("remainders", LargeBinary, nullable=False),
 )
@@ -231,9 +238,7 @@ window_remainders = Table(
 window_objects = Table(
     "window_objects",
     metadata,
-    Column("job_id", key_text(128), primary_key=True),
-    Column("epoch", BigInteger, primary_key=True, autoincrement=False),
-    Column("first_step", BigInteger, primary_key=True, autoincrement=False),
+    *_window_key(),
     Column("revision", BigInteger, primary_key=True, autoincrement=False),
     Column("window_first_step", BigInteger, nullable=False),
     Column("window_revision", BigInteger, nullable=False),
@@ -251,11 +256,9 @@ window_objects = Table(
 window_briefs = Table(
     "window_briefs",
     metadata,
-    Column("job_id", key_text(128), primary_key=True),
-    Column("epoch", BigInteger, primary_key=True, autoincrement=False),
-    Column("first_step", BigInteger, primary_key=True, autoincrement=False),
+    *_window_key(),
     Column("brief", JsonText(JobBrief), nullable=False),
-    _window_key(),
+    _of_window(),
 )
 
 # Losses of closed windows, so that the database can sum them over the fleet. `kind` is
@@ -264,9 +267,7 @@ window_briefs = Table(
 window_losses = Table(
     "window_losses",
     metadata,
-    Column("job_id", key_text(128), primary_key=True),
-    Column("epoch", BigInteger, primary_key=True, autoincrement=False),
-    Column("first_step", BigInteger, primary_key=True, autoincrement=False),
+    *_window_key(),
     Column("kind", key_text(16), primary_key=True),
     Column("name", key_text(256), primary_key=True),
     Column("updated_s", Real, nullable=False),
@@ -274,7 +275,7 @@ window_losses = Table(
     Column("gpu_s_recorded", Real),
     Column("num_gpus", BigInteger, nullable=False),
     Column("slowdown", Real),
-    _window_key(),
+    _of_window(),
     Index("ix_window_losses_kind", "kind", "updated_s"),
     Index("ix_window_losses_name", "kind", "name", "updated_s"),
 )
@@ -332,8 +333,7 @@ fixes = Table(
 )
 # At most one prediction of each fix of a job is followed.
 _IS_LIVE = text("state IN ('open', 'applied')")
-Index("ix_fixes_live", fixes.c.job_id, fixes.c.fix, unique=True,
-      sqlite_where=_IS_LIVE, postgresql_where=_IS_LIVE)  # fmt: skip
+_index_where("ix_fixes_live", fixes.c.job_id, fixes.c.fix, where=_IS_LIVE, unique=True)
 
 steps = Table(
     "steps",

@@ -7,14 +7,14 @@ import hashlib
 import re
 import secrets
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, NamedTuple, get_args
 
 from sqlalchemy import Connection, or_, select, update
 
 from app.errors import InvalidRequest, TokenNotFound
 from app.store import projects
-from app.store.database import from_cursor, split_page, to_cursor
+from app.store.database import ListOrder
 from app.store.tables import tokens
 from app.trace.job import MAX_JOB_CHARS, is_job_name
 
@@ -90,6 +90,7 @@ def checked_scopes(names: Sequence[str]) -> list[Scope]:
 
 
 _TOKEN_COLUMNS = tuple(tokens.c[name] for name in TokenRecord.__slots__)
+_ORDER = ListOrder((tokens.c.token_id,), tuple[str], newest_first=False)
 
 
 def create(conn: Connection, wanted: NewToken, *, now_s: float) -> tuple[TokenRecord, str]:
@@ -102,18 +103,13 @@ def create(conn: Connection, wanted: NewToken, *, now_s: float) -> tuple[TokenRe
     text = new_token()
     record = TokenRecord(
         token_id=text.token_id,
-        project=wanted.project,
-        name=wanted.name,
-        scopes=tuple(scope for scope in SCOPES if scope in wanted.scopes),
-        job=wanted.job,
         created_s=now_s,
-        expires_s=wanted.expires_s,
         revoked_s=None,
         last_used_s=None,
         digest=text.digest,
+        **asdict(wanted) | {"scopes": tuple(scope for scope in SCOPES if scope in wanted.scopes)},
     )
-    values = {name: getattr(record, name) for name in TokenRecord.__slots__}
-    conn.execute(tokens.insert().values(values | {"scopes": list(record.scopes)}))
+    conn.execute(tokens.insert().values(asdict(record)))
     return record, str(text)
 
 
@@ -128,11 +124,8 @@ def page(
 ) -> tuple[list[TokenRecord], str | None]:
     """A project's tokens in the order of their ids, and the cursor of the next page."""
     query = select(*_TOKEN_COLUMNS).where(tokens.c.project == project)
-    if cursor is not None:
-        query = query.where(tokens.c.token_id > from_cursor(cursor, tuple[str])[0])
-    rows = conn.execute(query.order_by(tokens.c.token_id).limit(limit + 1))
-    found, more = split_page([_record(row) for row in rows], limit)
-    return found, to_cursor(found[-1].token_id) if more else None
+    rows, more = _ORDER.page(conn, query, cursor, limit)
+    return [_record(row) for row in rows], more
 
 
 def all_tokens(conn: Connection) -> list[TokenRecord]:

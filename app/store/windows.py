@@ -11,7 +11,7 @@ from functools import cache
 from typing import Any, NamedTuple
 
 import msgspec
-from msgspec import structs
+from msgspec.structs import replace
 from sqlalchemy import (
     ColumnElement,
     Connection,
@@ -36,11 +36,12 @@ from app.result.window_result import Thinned, Verdict, WindowResult
 from app.store.columns import PackedBytes
 from app.store.database import (
     Int64,
-    from_cursor,
+    ListOrder,
+    chunks,
     insert_in,
     insert_or_replace,
-    split_page,
-    to_cursor,
+    of_run,
+    same_run,
 )
 from app.store.runs import current_epoch
 from app.store.tables import jobs, runs, steps, window_remainders, windows
@@ -48,17 +49,7 @@ from app.trace.window import WindowState
 
 _WINDOW_KEY = (windows.c.job_id, windows.c.epoch, windows.c.first_step)
 _WINDOW_ID = re.compile(r"([1-9][0-9]{0,17})-(0|[1-9][0-9]{0,17})")
-SUMMARY_COLUMNS = (
-    windows.c.epoch,
-    windows.c.first_step,
-    windows.c.last_step,
-    windows.c.revision,
-    windows.c.state,
-    windows.c.num_steps,
-    windows.c.slowdown,
-    windows.c.verdict,
-    windows.c.updated_s,
-)
+_ORDER = ListOrder((windows.c.epoch, windows.c.first_step), tuple[Int64, Int64])
 
 
 class _Ranks(msgspec.Struct):
@@ -89,6 +80,9 @@ class WindowSummary:
     slowdown: float | None
     verdict: Verdict | None
     updated_s: float
+
+
+SUMMARY_COLUMNS = tuple(windows.c[name] for name in WindowSummary.__slots__[1:])
 
 
 class RecentSummary(NamedTuple):
@@ -180,16 +174,16 @@ def get(conn: Connection, job_id: str, window_id: str, *, per_step: bool = False
         windows.c.per_step if per_step else windows.c.per_step.is_not(None).label("has_steps")
     )
     row = _find(conn, job_id, window_id, windows.c.result, by_step)
-    result: WindowResult = row["result"]
-    has_steps = row["per_step"] is not None if per_step else row["has_steps"]
+    result: WindowResult = row.result
+    has_steps = row.per_step is not None if per_step else row.has_steps
     if not has_steps and result.slowdown is not None and result.thinned is None:
-        result = structs.replace(result, thinned=Thinned(resolution="window"))
-    return join_by_step(result, row["per_step"]) if per_step else result
+        result = replace(result, thinned=Thinned(resolution="window"))
+    return join_by_step(result, row.per_step) if per_step else result
 
 
 def summary(conn: Connection, job_id: str, window_id: str) -> WindowSummary:
     """The summary of a window; raises as `get` does."""
-    return summary_of(_find(conn, job_id, window_id, *SUMMARY_COLUMNS))
+    return summary_of(_find(conn, job_id, window_id, *SUMMARY_COLUMNS)._mapping)
 
 
 def figures_by_step(
@@ -199,16 +193,7 @@ def figures_by_step(
 
     The other figures are not decoded: of large jobs they are most of what is stored.
     """
-    numbers = type_coerce(windows.c.result, PackedBytes)
-    figures = type_coerce(windows.c.per_step, PackedBytes)
-    query = (
-        select(numbers.label("numbers"), figures.label("figures"))
-        .where(windows.c.job_id == job_id, windows.c.epoch == epoch)
-        .where(windows.c.first_step.in_(first_steps), windows.c.per_step.is_not(None))
-        .where(windows.c.slowdown.is_not(None))
-        .order_by(windows.c.first_step)
-    )
-    rows = conn.execute(query).all()
+    rows = _undecoded(conn, job_id, epoch, first_steps)
     return [(_one_key(row.numbers, "steps"), _one_key(row.figures, name)) for row in rows]
 
 
@@ -216,21 +201,27 @@ def waited_for_by_step(
     conn: Connection, job_id: str, epoch: int, first_steps: Sequence[int]
 ) -> list[tuple[list[int], list[int], list[list[float]]]]:
     """Steps, ranks and [step][rank] seconds that others waited, of windows at `first_steps`."""
-    numbers = type_coerce(windows.c.result, PackedBytes)
-    figures = type_coerce(windows.c.per_step, PackedBytes)
-    query = (
-        select(numbers.label("numbers"), figures.label("figures"))
-        .where(windows.c.job_id == job_id, windows.c.epoch == epoch)
-        .where(windows.c.first_step.in_(first_steps), windows.c.per_step.is_not(None))
-        .order_by(windows.c.first_step)
-    )
     found = []
-    for row in conn.execute(query):
+    for row in _undecoded(conn, job_id, epoch, first_steps):
         known = _RANKS.decode(row.numbers)
         if known.arrivals is not None:
             waited_for_s = _one_key(row.figures, "waited_for_s")
             found.append((known.steps, known.arrivals.rank, waited_for_s))
     return found
+
+
+def _undecoded(
+    conn: Connection, job_id: str, epoch: int, first_steps: Sequence[int]
+) -> Sequence[Any]:
+    """The `numbers` and `figures` by step, as JSON, of the windows of these that have any."""
+    query = (
+        select(type_coerce(windows.c.result, PackedBytes).label("numbers"),
+               type_coerce(windows.c.per_step, PackedBytes).label("figures"))
+        .where(*of_run(windows, job_id, epoch), windows.c.first_step.in_(first_steps))
+        .where(windows.c.per_step.is_not(None), windows.c.slowdown.is_not(None))
+        .order_by(windows.c.first_step)
+    )  # fmt: skip
+    return conn.execute(query).all()
 
 
 def newest_with_figures() -> ColumnElement[int]:
@@ -245,8 +236,7 @@ def _newest_first_step(*, is_closed: bool) -> ScalarSelect[int]:
     figures = windows.alias("closed" if is_closed else "figures")
     query = (
         select(func.max(figures.c.first_step))
-        .where(figures.c.job_id == jobs.c.job_id, figures.c.epoch == jobs.c.epoch)
-        .where(figures.c.slowdown.is_not(None))
+        .where(same_run(figures, jobs), figures.c.slowdown.is_not(None))
         .correlate(jobs)
     )
     return (query.where(figures.c.state != "open") if is_closed else query).scalar_subquery()
@@ -261,15 +251,14 @@ def last_closed(conn: Connection, job_id: str, epoch: int, *, limit: int) -> lis
 
 def trace(conn: Connection, job_id: str, window_id: str) -> bytes | None:
     """The raw operations of a closed window, None of an open one; raises as `get` does."""
-    kept: bytes | None = _find(conn, job_id, window_id, windows.c.trace)["trace"]
+    kept: bytes | None = _find(conn, job_id, window_id, windows.c.trace).trace
     return kept
 
 
 def remainders(conn: Connection, job_id: str, epoch: int, first_step: int) -> bytes | None:
     """What rounding took from the times of a window that may be revised; None if not kept."""
-    of = window_remainders.c
-    query = select(of.remainders).where(of.job_id == job_id, of.epoch == epoch)
-    kept: bytes | None = conn.execute(query.where(of.first_step == first_step)).scalar()
+    mine = (*of_run(window_remainders, job_id, epoch), window_remainders.c.first_step == first_step)
+    kept: bytes | None = conn.scalar(select(window_remainders.c.remainders).where(*mine))
     return kept
 
 
@@ -277,23 +266,21 @@ def forget_remainders(
     conn: Connection, job_id: str, epoch: int, *, before_step: int | None
 ) -> None:
     """Forget those of a run's windows before this first step; of all of them if it is None."""
-    of = window_remainders.c
-    statement = delete(window_remainders).where(of.job_id == job_id, of.epoch == epoch)
-    conn.execute(statement if before_step is None else statement.where(of.first_step < before_step))
+    statement = delete(window_remainders).where(*of_run(window_remainders, job_id, epoch))
+    if before_step is not None:
+        statement = statement.where(window_remainders.c.first_step < before_step)
+    conn.execute(statement)
 
 
 def page(
     conn: Connection, job_id: str, *, cursor: str | None = None, limit: int = 100
 ) -> tuple[list[WindowSummary], str | None]:
     """Summaries of all runs, the newest first, and the cursor of the next page."""
-    key = tuple_(windows.c.epoch, windows.c.first_step)
-    query = _newest_first(job_id, *SUMMARY_COLUMNS).limit(limit + 1)
-    if cursor is not None:
-        query = query.where(key < from_cursor(cursor, tuple[Int64, Int64]))
-    rows, more = split_page([summary_of(row._mapping) for row in conn.execute(query)], limit)
+    query = select(*SUMMARY_COLUMNS).where(windows.c.job_id == job_id)
+    rows, more = _ORDER.page(conn, query, cursor, limit)
     if not rows:
         current_epoch(conn, job_id)
-    return rows, to_cursor(rows[-1].epoch, rows[-1].first_step) if more else None
+    return [summary_of(row._mapping) for row in rows], more
 
 
 def summary_of(row: RowMapping | Mapping[str, Any]) -> WindowSummary:
@@ -317,9 +304,7 @@ def _newest_first(job_id: str, *columns: ColumnElement[Any]) -> Select[Any]:
     return query.order_by(windows.c.epoch.desc(), windows.c.first_step.desc())
 
 
-def _find(
-    conn: Connection, job_id: str, window_id: str, *columns: ColumnElement[Any]
-) -> RowMapping:
+def _find(conn: Connection, job_id: str, window_id: str, *columns: ColumnElement[Any]) -> Any:
     query = _newest_first(job_id, *columns).limit(1)
     if window_id == "latest":
         row = _latest(conn, job_id, query)
@@ -331,8 +316,7 @@ def _find(
     if row is None:
         current_epoch(conn, job_id)
         raise WindowNotFound(job_id, window_id)
-    found: RowMapping = row._mapping
-    return found
+    return row
 
 
 def _stored_first_step(conn: Connection, job_id: str, epoch: int, first_step: int) -> int:
@@ -340,13 +324,13 @@ def _stored_first_step(conn: Connection, job_id: str, epoch: int, first_step: in
 
     Links in alerts, messages and tickets go on to work.
     """
-    of_run = (windows.c.job_id == job_id, windows.c.epoch == epoch)
-    query = select(windows.c.first_step, windows.c.last_step).where(*of_run)
+    mine = of_run(windows, job_id, epoch)
+    query = select(windows.c.first_step, windows.c.last_step).where(*mine)
     query = query.where(windows.c.first_step <= first_step)
     row = conn.execute(query.order_by(windows.c.first_step.desc()).limit(1)).one_or_none()
     if row is None or row.first_step == first_step or row.last_step < first_step:
         return first_step
-    query = select(windows.c.result).where(*of_run, windows.c.first_step == row.first_step)
+    query = select(windows.c.result).where(*mine, windows.c.first_step == row.first_step)
     result: WindowResult = conn.execute(query).scalar_one()
     return first_step if result.thinned is None else int(row.first_step)
 
@@ -434,21 +418,12 @@ def step_starts(
     conn: Connection, job_id: str, epoch: int, wanted: Iterable[int]
 ) -> dict[int, float]:
     """Unix times at which these steps of a run started, as far as known."""
-    numbers = sorted(set(wanted))
     found: dict[int, float] = {}
-    for at in range(0, len(numbers), _MAX_NAMED_STEPS):
-        query = select(steps.c.step, steps.c.started_s).where(
-            steps.c.job_id == job_id,
-            steps.c.epoch == epoch,
-            steps.c.step.in_(numbers[at : at + _MAX_NAMED_STEPS]),
-            steps.c.started_s.is_not(None),
-        )
+    for some in chunks(sorted(set(wanted))):
+        query = select(steps.c.step, steps.c.started_s).where(*of_run(steps, job_id, epoch))
+        query = query.where(steps.c.step.in_(some), steps.c.started_s.is_not(None))
         found |= {row.step: row.started_s for row in conn.execute(query)}
     return found
-
-
-# Parameters of one query.
-_MAX_NAMED_STEPS = 500
 
 
 def windows_between(
@@ -466,7 +441,7 @@ def windows_between(
     Returns:
         None where no recorded step started then.
     """
-    inside = [steps.c.job_id == job_id, steps.c.epoch == epoch, steps.c.started_s.is_not(None)]
+    inside = [*of_run(steps, job_id, epoch), steps.c.started_s.is_not(None)]
     if from_s is not None:
         ended_s = steps.c.started_s + steps.c.recorded_s * steps.c.num_steps
         # Of thinned steps only the start of the first one is known.
@@ -478,20 +453,20 @@ def windows_between(
     if first is None:
         return None
     starts = [
-        select(func.max(windows.c.first_step))
-        .where(windows.c.job_id == job_id, windows.c.epoch == epoch)
-        .where(windows.c.first_step <= step)
+        conn.scalar(
+            select(func.max(windows.c.first_step))
+            .where(*of_run(windows, job_id, epoch))
+            .where(windows.c.first_step <= step)
+        )
         for step in (first, last)
     ]
-    found = tuple(conn.execute(each).scalar_one() for each in starts)
-    return None if None in found else (found[0], found[1])
+    return None if None in starts else (starts[0], starts[1])
 
 
 def recorded_time(conn: Connection, job_id: str, epoch: int) -> tuple[float, float] | None:
     """Unix times at which the first and the last step of a run started; None if not known."""
-    query = select(func.min(steps.c.started_s), func.max(steps.c.started_s))
-    query = query.where(steps.c.job_id == job_id, steps.c.epoch == epoch)
-    first_s, last_s = conn.execute(query).one()
+    ends = select(func.min(steps.c.started_s), func.max(steps.c.started_s))
+    first_s, last_s = conn.execute(ends.where(*of_run(steps, job_id, epoch))).one()
     return None if first_s is None else (first_s, last_s)
 
 
@@ -524,9 +499,8 @@ def window_range(conn: Connection, job_id: str, first_id: str, last_id: str) -> 
         JobNotFound: the job never registered.
         WindowNotFound: there is none.
     """
-    (epoch, first), (last_epoch, last) = (
-        parse_window_id(job_id, each) for each in (first_id, last_id)
-    )
+    epoch, first = parse_window_id(job_id, first_id)
+    last_epoch, last = parse_window_id(job_id, last_id)
     if epoch != last_epoch or first > last:
         raise InvalidRequest(
             f"windows {first_id} to {last_id} are no range: give the earlier window first, "
@@ -534,7 +508,7 @@ def window_range(conn: Connection, job_id: str, first_id: str, last_id: str) -> 
         )
     first = _stored_first_step(conn, job_id, epoch, first)
     of = windows.c
-    inside = and_(of.job_id == job_id, of.epoch == epoch, of.first_step.between(first, last))
+    inside = and_(*of_run(windows, job_id, epoch), of.first_step.between(first, last))
     counted = select(
         func.max(of.last_step), func.count(), func.sum(of.num_steps),
         func.max(case((of.per_step.is_not(None), of.num_steps), else_=0)), func.sum(of.revision),
@@ -611,10 +585,8 @@ def newest_windows(conn: Connection, job_id: str, *, limit: int) -> tuple[list[W
     Raises:
         JobNotFound: the job never registered.
     """
-    query = select(*SUMMARY_COLUMNS).where(windows.c.job_id == job_id)
-    query = query.order_by(windows.c.epoch.desc(), windows.c.first_step.desc()).limit(limit)
-    found = [summary_of(row._mapping) for row in conn.execute(query)]
-    found.reverse()
+    query = _newest_first(job_id, *SUMMARY_COLUMNS).limit(limit)
+    found = [summary_of(row._mapping) for row in conn.execute(query)][::-1]
     if not found:
         current_epoch(conn, job_id)
     counted = select(func.count()).select_from(windows).where(windows.c.job_id == job_id)
@@ -623,7 +595,7 @@ def newest_windows(conn: Connection, job_id: str, *, limit: int) -> tuple[list[W
 
 def newest_measured(conn: Connection, job_id: str, epoch: int) -> WindowSummary | None:
     """The newest closed window of a run that has figures; before the first one the open one."""
-    query = select(*SUMMARY_COLUMNS).where(windows.c.job_id == job_id, windows.c.epoch == epoch)
+    query = select(*SUMMARY_COLUMNS).where(*of_run(windows, job_id, epoch))
     newest_closed = ((windows.c.state == "open").asc(), windows.c.first_step.desc())
     query = query.where(windows.c.slowdown.is_not(None)).order_by(*newest_closed)
     row = conn.execute(query.limit(1)).one_or_none()

@@ -6,11 +6,12 @@ there are. `WHOLE_JOB` stands for a step number where something is drawn once fo
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass
 
 import numpy as np
 
 from app.errors import InvalidRequest
+from app.synth.noise import check_amounts
 from app.synth.structure import ReplicaStructure
 from app.trace.job import Parallelism
 from app.trace.ops import OP_SPECS, Axis
@@ -77,10 +78,7 @@ class Cluster:
     def __post_init__(self) -> None:
         if self.gpus_per_host < 1:
             raise InvalidRequest(f"{self.gpus_per_host} GPUs a host: there is at least 1")
-        for name in (field.name for field in fields(self)):
-            value = getattr(self, name)
-            if not (np.isfinite(value) and value >= 0):
-                raise InvalidRequest(f"{name} is {value}: give a number, 0 or more")
+        check_amounts(**asdict(self))
 
     def hosts(self, parallelism: Parallelism) -> dict[Worker, str]:
         """The host of each worker's lowest rank."""

@@ -1,11 +1,16 @@
-"""Mean duration of each operation of a simulated job, without waiting."""
+"""Mean duration of each operation of a simulated job, without waiting; and of a transformer's.
 
-from dataclasses import dataclass, field, fields
+A transformer's come from its layers, hidden size and sequence lengths. Transfers follow the
+alpha-beta model: a fixed time for each message, then its bytes at the bandwidth. Collectives run as
+rings.
+"""
+
+from dataclasses import dataclass, field, fields, replace
 
 import numpy as np
 
 from app.errors import InvalidRequest
-from app.synth.noise import LogNormal, Noise
+from app.synth.noise import LogNormal, Noise, check_amounts
 from app.trace.job import Parallelism
 from app.trace.ops import Direction
 from app.trace.window import Floats
@@ -43,10 +48,7 @@ class OperationCosts:
     sizes: tuple[tuple[str, int], ...] = ()
 
     def __post_init__(self) -> None:
-        for name in (f.name for f in fields(self) if f.type is float):
-            value = getattr(self, name)
-            if not (np.isfinite(value) and value >= 0):
-                raise InvalidRequest(f"{name} is {value}: give a number, 0 or more")
+        check_amounts(**{f.name: getattr(self, f.name) for f in fields(self) if f.type is float})
         if self.weight_share > 1:
             raise InvalidRequest(f"weight_share is {self.weight_share}: a share is at most 1")
         for name in ("stage_factors", "chunk_factors"):
@@ -84,3 +86,145 @@ class OperationCosts:
         if len(getattr(self, name)) != count:
             what, given = name.removesuffix("_factors"), len(getattr(self, name))
             raise InvalidRequest(f"{given} {what} factors for {count} {what}s: give one for each")
+
+
+@dataclass(frozen=True, slots=True)
+class NetworkModel:
+    """Every message takes `alpha_s` to begin with, and then its bytes at `bytes_per_s`."""
+
+    alpha_s: float = 1e-5
+    bytes_per_s: float = 5e10  # 400 Gbit/s
+
+    def __post_init__(self) -> None:
+        check_amounts(alpha_s=self.alpha_s)
+        if not self.bytes_per_s > 0:
+            raise InvalidRequest(f"bytes_per_s is {self.bytes_per_s}: give a number above 0")
+
+    def transfer_s(self, num_bytes: float) -> float:
+        """From one worker to another.
+
+        alpha + s * beta
+        """
+        return self.alpha_s + num_bytes / self.bytes_per_s
+
+    def all_gather_s(self, num_ranks: int, num_bytes: float) -> float:
+        """Until each of n ranks has all s bytes, of which it had one n-th.
+
+        (n - 1) alpha + (n - 1) / n * s * beta
+        """
+        others = num_ranks - 1
+        return others * self.alpha_s + others / num_ranks * num_bytes / self.bytes_per_s
+
+    def reduce_scatter_s(self, num_ranks: int, num_bytes: float) -> float:
+        """Until each of n ranks has one n-th of the sum; the same the other way round."""
+        return self.all_gather_s(num_ranks, num_bytes)
+
+    def all_reduce_s(self, num_ranks: int, num_bytes: float) -> float:
+        """Until each of n ranks has the whole sum.
+
+        2 (n - 1) alpha + 2 (n - 1) / n * s * beta
+        """
+        scattered_s = self.reduce_scatter_s(num_ranks, num_bytes)
+        return scattered_s + self.all_gather_s(num_ranks, num_bytes)
+
+
+_BYTES_PER_ACTIVATION = 2  # of an activation or a parameter in bf16
+_GRADIENT_BYTES = 4  # summed in float32
+_BACKWARD = 2.0  # two matrix products for each one forward
+
+# One lookup and its normalisation, in layers; small, whatever the model.
+_EMBEDDING_LAYERS = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class TransformerModel:
+    """A decoder of `num_layers` layers, one sequence of `seq_len` tokens a micro-batch.
+
+    `layers` says how many each chunk of the whole model has, in its order; the first one has the
+    embedding beside, and the last one the loss. Without it, all chunks take the same time.
+    `flops_per_s` is what a GPU really does.
+    """
+
+    num_layers: int = 64
+    hidden_size: int = 6144
+    seq_len: int = 8192
+    vocab_size: int = 128_000
+    flops_per_s: float = 4e14
+    layers: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        for name in (f.name for f in fields(self) if f.name != "layers"):
+            if not getattr(self, name) > 0:
+                raise InvalidRequest(f"model: {name} is {getattr(self, name)}: give more than 0")
+        if self.layers and (min(self.layers) < 0 or sum(self.layers) != self.num_layers):
+            raise InvalidRequest(
+                f"model: layers are {self.layers}, {sum(self.layers)} of {self.num_layers} together"
+            )
+
+    def layer_flops(self) -> float:
+        """Of one layer forward: the rest is linear in the tokens, causal attention quadratic.
+
+        24 h^2 T + 2 h T^2
+        """
+        return (24 * self.hidden_size + 2 * self.seq_len) * self.hidden_size * self.seq_len
+
+    @property
+    def quadratic_share(self) -> float:
+        """The share of a layer's time that grows with the square of the lengths."""
+        return 2 * self.seq_len / (24 * self.hidden_size + 2 * self.seq_len)
+
+    def chunks_s(self, parallelism: Parallelism) -> Floats:
+        """Forward seconds of each chunk of the whole model, in its order."""
+        num_chunks = parallelism.pp_size * parallelism.vpp_size
+        layer_s = self.layer_flops() / self.flops_per_s / parallelism.tp_size
+        logits = 2 * self.hidden_size * self.vocab_size * self.seq_len / self.layer_flops()
+        whole = self.num_layers + _EMBEDDING_LAYERS + logits
+        if not self.layers:
+            return np.full(num_chunks, whole / num_chunks * layer_s)
+        if len(self.layers) != num_chunks:
+            raise InvalidRequest(
+                f"model: layers of {len(self.layers)} chunks, the job has {num_chunks}"
+            )
+        layers = np.array(self.layers, np.float64)
+        layers[0] += _EMBEDDING_LAYERS
+        layers[-1] += logits
+        return layers * layer_s
+
+    def costs(
+        self, parallelism: Parallelism, network: NetworkModel, costs: OperationCosts
+    ) -> OperationCosts:
+        """The same costs with this model's computations and transfers."""
+        chunks_s = self.chunks_s(parallelism)
+        dp_size, tp_size = parallelism.dp_size * parallelism.dsp_size, parallelism.tp_size
+        sizes = self._sizes(parallelism)
+        transfer = sizes["forward-send"]
+        return replace(
+            costs,
+            forward_s=float(chunks_s.sum()) / parallelism.pp_size,
+            backward_s=_BACKWARD * float(chunks_s.sum()) / parallelism.pp_size,
+            chunk_factors=tuple((chunks_s / chunks_s.mean()).tolist()) if self.layers else (),
+            stage_transfer_s=network.transfer_s(transfer),
+            params_all_gather_s=network.all_gather_s(dp_size, sizes["params-all-gather"]),
+            grads_reduce_scatter_s=network.reduce_scatter_s(dp_size, sizes["grads-reduce-scatter"]),
+            layernorm_all_reduce_s=network.all_reduce_s(
+                tp_size, sizes["layernorm-grads-all-reduce"]
+            ),
+            embedding_all_reduce_s=network.all_reduce_s(2, sizes["embedding-grads-all-reduce"]),
+            clip_s=network.all_reduce_s(parallelism.num_workers, _GRADIENT_BYTES),
+            sizes=tuple(sizes.items()),
+        )
+
+    def _sizes(self, parallelism: Parallelism) -> dict[str, int]:
+        """Bytes that each operation of a type moves."""
+        tp_size, num_chunks = parallelism.tp_size, parallelism.pp_size * parallelism.vpp_size
+        embedding = self.hidden_size * self.vocab_size // tp_size
+        parameters = 12 * self.hidden_size**2 * self.num_layers // num_chunks // tp_size
+        activations = self.seq_len * self.hidden_size * _BYTES_PER_ACTIVATION
+        p2p = ("forward-send", "forward-recv", "backward-send", "backward-recv")
+        return dict.fromkeys(p2p, activations) | {
+            "params-all-gather": parameters * _BYTES_PER_ACTIVATION,
+            "grads-reduce-scatter": parameters * _GRADIENT_BYTES,
+            "layernorm-grads-all-reduce": 4 * self.hidden_size * _GRADIENT_BYTES,
+            "embedding-grads-all-reduce": embedding * _GRADIENT_BYTES,
+            "optimizer-clip-main-grad": _GRADIENT_BYTES,
+        }

@@ -1,12 +1,14 @@
 """A simulated training job: the trace that its workers would record, block by block."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
+from typing_extensions import override
 
 from app.errors import InvalidRequest
 from app.synth import normal_variation
@@ -16,16 +18,16 @@ from app.synth.drawing import DrawnSteps, StepDrawing
 from app.synth.execution import Execution
 from app.synth.faults.fault import Fault
 from app.synth.normal_variation import SpecialSteps
-from app.synth.record import RecordedSteps
-from app.synth.recording import (
+from app.synth.record import (
     BlockRecorder,
+    RecordedSteps,
     StepBlock,
     concatenated,
     refuse_unordered_steps,
     with_start_times,
 )
 from app.synth.schedules import ComputeKind, OneFOneB, Schedule
-from app.synth.structure import ReplicaStructure
+from app.synth.structure import ReplicaStructure, replica_structure
 from app.trace.job import Job, Parallelism
 from app.trace.window import TRACE_DTYPES, Trace
 
@@ -60,11 +62,7 @@ class SimulatedJob:
             raise InvalidRequest(f"{self.num_microbatches} micro-batches: a step has at least 1")
         if self.seed < 0:
             raise InvalidRequest(f"the seed is {self.seed}: give 0 or more")
-        self.schedule.check(
-            pp_size=self.parallelism.pp_size,
-            num_microbatches=self.num_microbatches,
-            num_chunks=self.parallelism.vpp_size,
-        )
+        self.schedule.check(self.parallelism, self.num_microbatches)
 
     @property
     def job(self) -> Job:
@@ -79,11 +77,7 @@ class SimulatedJob:
     @property
     def structure(self) -> ReplicaStructure:
         """The operations of one replica in a step."""
-        return _structure(self.parallelism, self.num_microbatches, self.schedule)
-
-    def make_step(self, step: int) -> Trace:
-        """Operations of one step, in seconds from its start."""
-        return self.make([step])
+        return replica_structure(self.parallelism, self.num_microbatches, self.schedule)
 
     def make(self, steps: Sequence[int], progress: StepProgress = iter) -> Trace:
         """Operations of several steps, each in seconds from the start of its step.
@@ -172,8 +166,90 @@ def _world(parallelism: Parallelism, num_microbatches: int, cluster: Cluster) ->
     return World(parallelism, num_microbatches, parallelism.vpp_size, hosts)
 
 
-@lru_cache(maxsize=8)
-def _structure(
-    parallelism: Parallelism, num_microbatches: int, schedule: Schedule
-) -> ReplicaStructure:
-    return ReplicaStructure.of(parallelism, num_microbatches, schedule)
+@dataclass(frozen=True, slots=True)
+class SimulatedRun:
+    """One run of the job: its epoch, from 1, and its steps."""
+
+    epoch: int
+    job: SimulatedJob
+    steps: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class JobEvent(ABC):
+    """The job ends before `at_step` and restarts from a checkpoint `lost_steps` earlier.
+
+    It is no cause that a diagnosis should name.
+    """
+
+    name: ClassVar[str]
+    cause: ClassVar[None] = None
+
+    at_step: int
+    lost_steps: int = 0
+
+    def __post_init__(self) -> None:
+        if self.lost_steps < 0:
+            raise InvalidRequest(f"{self.lost_steps} lost steps: give 0 or more")
+
+    @abstractmethod
+    def restarted(self, job: SimulatedJob) -> SimulatedJob:
+        """The job after the restart."""
+
+
+@dataclass(frozen=True, slots=True)
+class Restart(JobEvent):
+    """The job crashes and starts again as it was."""
+
+    name = "restart"
+
+    @override
+    def restarted(self, job: SimulatedJob) -> SimulatedJob:
+        # A repeated step takes a different time.
+        return replace(job, seed=job.seed + 1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resize(JobEvent):
+    """The job starts again with another number of replicas."""
+
+    name = "resize"
+
+    dp_size: int
+
+    @override
+    def restarted(self, job: SimulatedJob) -> SimulatedJob:
+        parallelism = replace(job.parallelism, dp_size=self.dp_size)
+        return replace(job, parallelism=parallelism, seed=job.seed + 1)
+
+
+EVENTS: dict[str, type[JobEvent]] = {event.name: event for event in (Restart, Resize)}
+
+
+def simulated_runs(
+    job: SimulatedJob, steps: Sequence[int], events: Sequence[JobEvent]
+) -> list[SimulatedRun]:
+    """The job's runs, one more than events; lost steps are trained again.
+
+    Raises:
+        InvalidRequest: an event is at none of the steps.
+    """
+    attempts = [SimulatedRun(1, job, tuple(steps))]
+    for event in sorted(events, key=lambda event: event.at_step):
+        attempts[-1:] = _split(attempts[-1], event)
+    return attempts
+
+
+def _split(attempt: SimulatedRun, event: JobEvent) -> list[SimulatedRun]:
+    before = tuple(step for step in attempt.steps if step < event.at_step)
+    since = event.at_step - event.lost_steps
+    after = tuple(step for step in attempt.steps if step >= since)
+    if not before or not any(step >= event.at_step for step in attempt.steps):
+        raise InvalidRequest(
+            f"a {event.name} at step {event.at_step}: the job has steps {attempt.steps[0]} to "
+            f"{attempt.steps[-1]} then, and wants one before and one after"
+        )
+    again = event.restarted(attempt.job)
+    # Kernels are compiled again.
+    again = replace(again, odd_steps=replace(again.odd_steps, first_step=after[0]))
+    return [replace(attempt, steps=before), SimulatedRun(attempt.epoch + 1, again, after)]

@@ -10,6 +10,14 @@ from typing_extensions import override
 from app.errors import InvalidRequest
 from app.trace.window import Floats
 
+
+def check_amounts(**values: float) -> None:
+    """Raise `InvalidRequest` for one that is not a number, 0 or more."""
+    for name, value in values.items():
+        if not (np.isfinite(value) and value >= 0):
+            raise InvalidRequest(f"{name} is {value}: give a number, 0 or more")
+
+
 # Beyond this many times the median an operation is no noise but a straggler.
 DEFAULT_CAP = 3.0
 

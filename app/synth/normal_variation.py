@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from app.errors import InvalidRequest
 from app.synth.cluster import WHOLE_JOB
 from app.synth.drawing import DrawnSteps
+from app.synth.noise import check_amounts
 from app.trace.window import Floats, Ints
 
 # Beside the seed and the step, where a fault's number would stand.
@@ -43,29 +44,18 @@ class SpecialSteps:
         for name in ("num_first", "evaluate_every", "checkpoint_every"):
             if getattr(self, name) < 0:
                 raise InvalidRequest(f"{name} is {getattr(self, name)}: give 0 or more")
-        for name in ("first_factor", "evaluation_s", "checkpoint_s"):
-            if not (np.isfinite(getattr(self, name)) and getattr(self, name) >= 0):
-                raise InvalidRequest(f"{name} is {getattr(self, name)}: give a number, 0 or more")
-
-    def is_first(self, steps: Ints) -> NDArray[np.bool_]:
-        """[steps], whether the job only warms up."""
-        return (steps >= self.first_step) & (steps < self.first_step + self.num_first)
-
-    def is_evaluation(self, steps: Ints) -> NDArray[np.bool_]:
-        """[steps], whether the model is evaluated before."""
-        return _every(steps, self.evaluate_every)
-
-    def is_checkpoint(self, steps: Ints) -> NDArray[np.bool_]:
-        """[steps], whether the model is saved in the end."""
-        return _every(steps, self.checkpoint_every)
+        names = "first_factor", "evaluation_s", "checkpoint_s"
+        check_amounts(**{name: getattr(self, name) for name in names})
 
     def change(self, drawn: DrawnSteps, seed: int) -> None:
         """Lengthen first, evaluation and checkpoint steps."""
         steps = drawn.steps
-        first = np.where(self.is_first(steps), self.first_factor, 1.0)[:, None]
-        drawn.forward_s *= first
-        drawn.backward_s *= first
-        evaluates, saves = self.is_evaluation(steps), self.is_checkpoint(steps)
+        warms_up = (steps >= self.first_step) & (steps < self.first_step + self.num_first)
+        factor = np.where(warms_up, self.first_factor, 1.0)[:, None]
+        drawn.forward_s *= factor
+        drawn.backward_s *= factor
+        evaluates = _every(steps, self.evaluate_every)
+        saves = _every(steps, self.checkpoint_every)
         for at in np.flatnonzero(evaluates | saves).tolist():
             rng = np.random.default_rng([seed, int(steps[at]), _ODD_STEPS_SEED])
             held_up = 1 + _SPREAD * rng.random((2, *drawn.is_silent.shape[::2]))

@@ -1,6 +1,9 @@
-"""What the workers of a simulated job would have recorded, each by its own host's clock."""
+"""What the workers of a simulated job record: executed steps, each by its own host's clock.
 
-from collections.abc import Iterator, Mapping
+Besides operations, workers report interruptions: pauses within computations and waits before them.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -8,8 +11,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from app.errors import InvalidRequest
 from app.synth.cluster import Worker
-from app.trace.job import Job
+from app.synth.drawing import DrawnSteps, Interruption
+from app.synth.schedules import ComputeKind
+from app.synth.structure import ReplicaOp, ReplicaStructure
+from app.trace.job import Job, Parallelism
+from app.trace.ops import NUM_CODES, OP_CODES
 from app.trace.window import (
     NS_PER_S,
     Floats,
@@ -68,9 +76,9 @@ class RecordedSteps(PlacedOps):
     def window(self, epoch: int = 1) -> Window:
         """The same as the service sees it once everything has come."""
         skipped = self._skipped()
-        lacking = [each.step for each in skipped]
+        lacking = [skip.step for skip in skipped]
         steps = [step for step in self.steps if step not in lacking]
-        trace, origin_ns = self._trace(steps)
+        trace, origin_ns = self.trace(steps)
         return Window(
             job=self.job,
             epoch=epoch,
@@ -81,10 +89,10 @@ class RecordedSteps(PlacedOps):
             state="incomplete" if skipped else "complete",
             hosts=dict(self.hosts),
             origin_ns=origin_ns,
-            partial=PartialSteps(skipped, *self._trace(lacking)) if skipped else None,
+            partial=PartialSteps(skipped, *self.trace(lacking)) if skipped else None,
         )
 
-    def _trace(self, numbers: list[int]) -> tuple[Trace, tuple[int, ...]]:
+    def trace(self, numbers: list[int]) -> tuple[Trace, tuple[int, ...]]:
         """What was recorded of some steps, and what their times count from."""
         steps = np.array(numbers, np.int64)
         rows = np.isin(self.step, steps) if len(steps) < len(self.steps) else slice(None)
@@ -118,3 +126,219 @@ class RecordedSteps(PlacedOps):
         named = ", ".join(map(str, missing[:8])) + ", ..." * (len(missing) > 8)
         reason = f"rank{'s' * (len(missing) > 1)} {named} did not report the step in time"
         return SkippedStep(step, reason, tuple(missing))
+
+
+@dataclass(frozen=True, slots=True)
+class StepBlock:
+    """Drawn durations of some steps, and the resulting times.
+
+    Shapes: `start_s` and `end_s` [ops, steps, dp ranks], seconds from the start of each step,
+    in the order of `structure.ops`.
+    """
+
+    structure: ReplicaStructure
+    drawn: DrawnSteps
+    start_s: Floats
+    end_s: Floats
+
+    def step_s(self) -> Floats:
+        """[steps], seconds from the start of each step to its latest end."""
+        return np.asarray(self.end_s.max(axis=(0, 2)))
+
+    def columns(self) -> dict[str, NDArray[Any]]:
+        """Columns of the steps' trace, as arrays that broadcast to [steps, dp ranks, ops]."""
+        sizes = self.structure.parallelism
+        of_replica = self.structure.columns
+        dp_rank = np.arange(sizes.dp_size)[:, None]
+        ranks_each = sizes.tp_size * sizes.dsp_size
+        return {
+            **of_replica,
+            "step": self.drawn.steps[:, None, None],
+            "dp_rank": dp_rank,
+            "rank": (of_replica["stage"] * sizes.dp_size + dp_rank) * ranks_each,
+            "start_s": self.start_s.transpose(1, 2, 0),
+            "duration_s": (self.end_s - self.start_s).transpose(1, 2, 0),
+        }
+
+
+def interruption_rows(
+    notes: list[Interruption], block: StepBlock, began_s: Floats
+) -> dict[str, Ints]:
+    """Rows of the interruptions of computations; `seq_id` by start."""
+    first_s, last_s = np.array([_interruption_times(note, block) for note in notes]).T
+    step = np.array([note.step for note in notes])
+    start_ns, duration_ns = times_ns(
+        first_s[:, None, None], (last_s - first_s)[:, None, None], began_s[step]
+    )
+    dp_rank, stage = np.array([(note.dp_rank, note.stage) for note in notes]).T
+    sizes = block.structure.parallelism
+    rows = {
+        "step": block.drawn.steps[step],
+        "dp_rank": dp_rank,
+        "stage": stage,
+        "rank": (stage * sizes.dp_size + dp_rank) * sizes.tp_size * sizes.dsp_size,
+        "optype": np.array([OP_CODES[note.name] for note in notes]),
+        "mc": np.array([note.chunk for note in notes]),
+        "mb_id": np.array([note.microbatch for note in notes]),
+        "start_ns": start_ns,
+        "duration_ns": duration_ns,
+    }
+    rows["seq_id"] = _sequence_numbers(rows)
+    return rows
+
+
+def _interruption_times(note: Interruption, block: StepBlock) -> tuple[float, float]:
+    """Start and end in seconds from the start of its step."""
+    names = [f"{note.direction.value}-compute", f"{note.direction.value}-input-compute"]
+    row = next(
+        block.structure.row[op]
+        for op in (ReplicaOp(note.stage, name, note.chunk, note.microbatch) for name in names)
+        if op in block.structure.row
+    )
+    start_s = float(block.start_s[row, note.step, note.dp_rank])
+    if note.name == "data-wait":
+        return start_s - note.duration_s, start_s
+    spare_s = float(block.end_s[row, note.step, note.dp_rank]) - start_s - note.duration_s
+    return start_s + spare_s / 2, start_s + spare_s / 2 + note.duration_s
+
+
+def _sequence_numbers(rows: dict[str, Ints]) -> Ints:
+    """`seq_id`: number within worker, type and step, by start."""
+    order = np.lexsort([rows[n] for n in ("start_ns", "optype", "stage", "dp_rank", "step")])
+    keys = np.stack([rows[name][order] for name in ("step", "dp_rank", "stage", "optype")])
+    is_new = np.concatenate([[True], (np.diff(keys, axis=1) != 0).any(axis=0)])
+    position = np.arange(order.size)
+    seq_id = np.empty_like(order)
+    seq_id[order] = position - np.maximum.accumulate(np.where(is_new, position, 0))
+    return seq_id
+
+
+# Between the end of a step and the start of the next.
+GAP_S = 2e-3
+
+_COMPUTATIONS = tuple(kind.value for kind in ComputeKind)
+
+
+@dataclass(frozen=True, slots=True)
+class BlockRecorder:
+    """Converts blocks to the hosts' clocks.
+
+    Shapes: `offset_s` and `drift` (a ratio) [dp ranks, stages]. `sizes` are bytes by operation
+    type.
+    """
+
+    parallelism: Parallelism
+    offset_s: Floats
+    drift: Floats
+    sizes: Mapping[str, int]
+
+    def columns(self, block: StepBlock, began_s: Floats) -> dict[str, Ints]:
+        """Recorded rows of a block whose steps began at `began_s` [steps]."""
+        of_ops = block.columns()
+        shape = of_ops["start_s"].shape
+        start_s, duration_s = of_ops.pop("start_s"), of_ops.pop("duration_s")
+        named = of_ops | self._optional(block)
+        rows = {name: np.broadcast_to(column, shape).ravel() for name, column in named.items()}
+        rows["start_ns"], rows["duration_ns"] = times_ns(start_s, duration_s, began_s)
+        is_reported = ~block.drawn.is_silent.transpose(1, 2, 0)[
+            ..., block.structure.columns["stage"]
+        ]
+        if not is_reported.all():
+            rows = {name: column[is_reported.ravel()] for name, column in rows.items()}
+        rows = self._annotated(rows, block, began_s)
+        self._apply_clocks(rows)
+        return rows
+
+    def _apply_clocks(self, rows: dict[str, Ints]) -> None:
+        if not (self.offset_s.any() or self.drift.any()):
+            rows["start_ns"] += JOB_START_NS
+            return
+        at = rows["dp_rank"], rows["stage"]
+        drift = self.drift[at]
+        offset_ns = np.rint(self.offset_s * NS_PER_S).astype(np.int64)[at]
+        offset_ns += np.rint(drift * rows["start_ns"]).astype(np.int64)
+        rows["start_ns"] += JOB_START_NS + offset_ns
+        rows["duration_ns"] += np.rint(drift * rows["duration_ns"]).astype(np.int64)
+
+    def _optional(self, block: StepBlock) -> dict[str, Ints]:
+        """Optional columns that broadcast to [steps, dp ranks, ops]; -1 means none."""
+        drawn, structure = block.drawn, block.structure
+        found: dict[str, Ints] = {}
+        names = [op.optype for op in structure.ops]
+        if self.sizes:
+            found["bytes"] = np.array([self.sizes.get(name, -1) for name in names])
+        computes = np.isin(names, _COMPUTATIONS)
+        for name in ("tokens", "seq_len_sq"):
+            if (of_microbatch := getattr(drawn, name)) is not None:
+                of_op = of_microbatch.transpose(1, 2, 0)[..., structure.columns["mb_id"]]
+                found[name] = np.where(computes, of_op, -1)
+        lasts = np.array(names) == "optimizer"
+        for name in ("sm_clock_mhz", "temperature_c"):
+            if (of_worker := getattr(drawn, name)) is not None:
+                of_op = of_worker.transpose(1, 2, 0)[..., structure.columns["stage"]]
+                found[name] = np.where(lasts, of_op, -1)
+        return found
+
+    def _annotated(
+        self, rows: dict[str, Ints], block: StepBlock, began_s: Floats
+    ) -> dict[str, Ints]:
+        """The rows with those of the interruptions inserted."""
+        drawn = block.drawn
+        notes = [a for a in drawn.interruptions if not drawn.is_silent[a.stage, a.step, a.dp_rank]]
+        if not notes:
+            return rows
+        more = interruption_rows(notes, block, began_s)
+        none = np.full(len(notes), -1)
+        whole = {name: np.concatenate([rows[name], more.get(name, none)]) for name in rows}
+        return _in_order(whole)
+
+
+def with_start_times(
+    blocks: Iterable[StepBlock], since_s: float
+) -> Iterable[tuple[StepBlock, Floats, float]]:
+    """Each block with the true start times of its steps [steps] and of the step after it.
+
+    Skipped steps take as long as the one before them.
+    """
+    last, at_s, before_s = -1, since_s, 0.0
+    for block in blocks:
+        began_s = np.empty(block.drawn.steps.size)
+        lasting_s = block.step_s() + GAP_S
+        for position, step in enumerate(block.drawn.steps.tolist()):
+            at_s += (step - last - 1) * before_s
+            began_s[position] = at_s
+            before_s = float(lasting_s[position])
+            at_s += before_s
+            last = step
+        yield block, began_s, at_s
+
+
+def concatenated(parts: Sequence[dict[str, Ints]]) -> dict[str, NDArray[Any]]:
+    """Concatenated columns of successive blocks; optional ones may be missing in some."""
+    columns = {}
+    for name in dict.fromkeys(name for part in parts for name in part):
+        arrays = [part.get(name, np.full(part["step"].size, -1)) for part in parts]
+        columns[name] = np.concatenate(arrays)
+    return columns
+
+
+def refuse_unordered_steps(steps: Sequence[int]) -> None:
+    """Check that there are steps, in ascending order.
+
+    Raises:
+        InvalidRequest: there are none, or they are out of order.
+    """
+    if not steps:
+        raise InvalidRequest("no steps: give at least one to simulate")
+    if any(after <= before for before, after in pairwise(steps)):
+        raise InvalidRequest("steps are recorded in order: give them ascending, each once")
+
+
+def _in_order(rows: dict[str, Ints]) -> dict[str, Ints]:
+    """The rows sorted by step, dp rank, stage, op type, seq_id."""
+    key = np.zeros(rows["step"].size, np.int64)
+    for name in ("step", "dp_rank", "stage", "optype", "seq_id"):
+        key *= NUM_CODES if name == "optype" else int(np.ptp(rows[name])) + 1
+        key += rows[name] - rows[name].min()
+    order = np.argsort(key, kind="stable")
+    return {name: column[order] for name, column in rows.items()}

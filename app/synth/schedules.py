@@ -16,6 +16,7 @@ from typing import ClassVar, NamedTuple
 from typing_extensions import override
 
 from app.errors import InvalidRequest
+from app.trace.job import Parallelism
 from app.trace.ops import Direction
 
 
@@ -61,22 +62,20 @@ class Schedule(ABC):
     name: ClassVar[str]
     has_chunks: ClassVar[bool] = False  # more than one on a stage
 
-    def check(self, *, pp_size: int, num_microbatches: int, num_chunks: int) -> None:
+    def check(self, sizes: Parallelism, num_microbatches: int) -> None:
         """Returns if the schedule has an order for such a job.
 
         Raises:
             InvalidRequest: it has none; the message says what to change.
         """
-        if num_chunks > 1 and not self.has_chunks:
+        if sizes.vpp_size > 1 and not self.has_chunks:
             raise InvalidRequest(
                 f"schedule {self.name} has one model chunk a stage: set vpp_size to 1, "
                 "or choose interleaved"
             )
 
     @abstractmethod
-    def order(
-        self, stage: int, *, pp_size: int, num_microbatches: int, num_chunks: int
-    ) -> list[StageWork]:
+    def order(self, stage: int, sizes: Parallelism, num_microbatches: int) -> list[StageWork]:
         """All computations of one stage in one step, first to last."""
 
 
@@ -96,10 +95,8 @@ class GPipe(Schedule):
     has_chunks = True
 
     @override
-    def order(
-        self, stage: int, *, pp_size: int, num_microbatches: int, num_chunks: int
-    ) -> list[StageWork]:
-        chunks, microbatches = range(num_chunks), range(num_microbatches)
+    def order(self, stage: int, sizes: Parallelism, num_microbatches: int) -> list[StageWork]:
+        chunks, microbatches = range(sizes.vpp_size), range(num_microbatches)
         forwards = [StageWork(ComputeKind.FORWARD, k, c) for c in chunks for k in microbatches]
         return forwards + [
             StageWork(ComputeKind.BACKWARD, k, c) for c in reversed(chunks) for k in microbatches
@@ -112,12 +109,10 @@ class OneFOneB(Schedule):
     name = "1f1b"
 
     @override
-    def order(
-        self, stage: int, *, pp_size: int, num_microbatches: int, num_chunks: int
-    ) -> list[StageWork]:
+    def order(self, stage: int, sizes: Parallelism, num_microbatches: int) -> list[StageWork]:
         forwards = [StageWork(ComputeKind.FORWARD, k) for k in range(num_microbatches)]
         backwards = [StageWork(ComputeKind.BACKWARD, k) for k in range(num_microbatches)]
-        return alternate(pp_size - 1 - stage, forwards, backwards)
+        return alternate(sizes.pp_size - 1 - stage, forwards, backwards)
 
 
 class Interleaved(Schedule):
@@ -127,25 +122,23 @@ class Interleaved(Schedule):
     has_chunks = True
 
     @override
-    def check(self, *, pp_size: int, num_microbatches: int, num_chunks: int) -> None:
-        if num_microbatches % pp_size and num_chunks > 1:
+    def check(self, sizes: Parallelism, num_microbatches: int) -> None:
+        if num_microbatches % sizes.pp_size and sizes.vpp_size > 1:
             raise InvalidRequest(
-                f"schedule interleaved deals micro-batches out in rounds of {pp_size}, one for "
-                f"each stage: {num_microbatches} is no multiple of that"
+                f"schedule interleaved deals micro-batches out in rounds of {sizes.pp_size}, one "
+                f"for each stage: {num_microbatches} is no multiple of that"
             )
 
     @override
-    def order(
-        self, stage: int, *, pp_size: int, num_microbatches: int, num_chunks: int
-    ) -> list[StageWork]:
+    def order(self, stage: int, sizes: Parallelism, num_microbatches: int) -> list[StageWork]:
+        pp_size, chunks = sizes.pp_size, range(sizes.vpp_size)
         rounds = [
             range(first, min(first + pp_size, num_microbatches))
             for first in range(0, num_microbatches, pp_size)
         ]
-        chunks = range(num_chunks)
         ahead = pp_size - 1 - stage
-        if num_chunks > 1:
-            ahead = 2 * ahead + (num_chunks - 1) * pp_size
+        if len(chunks) > 1:
+            ahead = 2 * ahead + (len(chunks) - 1) * pp_size
         return alternate(
             ahead,
             _in_rounds(ComputeKind.FORWARD, rounds, chunks),
@@ -154,7 +147,12 @@ class Interleaved(Schedule):
 
 
 def _in_rounds(part: ComputeKind, rounds: list[range], chunks: Sequence[int]) -> list[StageWork]:
-    return [StageWork(part, k, chunk) for each in rounds for chunk in chunks for k in each]
+    return [
+        StageWork(part, k, chunk)
+        for microbatches in rounds
+        for chunk in chunks
+        for k in microbatches
+    ]
 
 
 class ZeroBubble(Schedule):
@@ -163,15 +161,10 @@ class ZeroBubble(Schedule):
     name = "zero-bubble"
 
     @override
-    def order(
-        self, stage: int, *, pp_size: int, num_microbatches: int, num_chunks: int
-    ) -> list[StageWork]:
-        whole = OneFOneB().order(
-            stage, pp_size=pp_size, num_microbatches=num_microbatches, num_chunks=num_chunks
-        )
+    def order(self, stage: int, sizes: Parallelism, num_microbatches: int) -> list[StageWork]:
         order: list[StageWork] = []
         owed: list[StageWork] = []
-        for work in whole:
+        for work in OneFOneB().order(stage, sizes, num_microbatches):
             if work.part is ComputeKind.FORWARD:
                 order.append(work)
                 continue

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -29,22 +29,6 @@ class ReplicaStructure:
     parallelism: Parallelism
     num_microbatches: int
     orders: tuple[tuple[StageWork, ...], ...]
-
-    @classmethod
-    def of(
-        cls, parallelism: Parallelism, num_microbatches: int, schedule: Schedule
-    ) -> "ReplicaStructure":
-        """The structure of a schedule, which must fit the job."""
-        orders = (
-            schedule.order(
-                stage,
-                pp_size=parallelism.pp_size,
-                num_microbatches=num_microbatches,
-                num_chunks=parallelism.vpp_size,
-            )
-            for stage in range(parallelism.pp_size)
-        )
-        return cls(parallelism, num_microbatches, tuple(map(tuple, orders)))
 
     @property
     def num_ops(self) -> int:
@@ -118,3 +102,13 @@ class ReplicaStructure:
         """The first and the last stage, which share the embeddings' gradients; none if the same."""
         last = len(self.orders) - 1
         return [0, last] if last else []
+
+
+@lru_cache(maxsize=8)
+def replica_structure(
+    parallelism: Parallelism, num_microbatches: int, schedule: Schedule
+) -> ReplicaStructure:
+    """The structure of a schedule, which must fit the job."""
+    stages = range(parallelism.pp_size)
+    orders = (schedule.order(stage, parallelism, num_microbatches) for stage in stages)
+    return ReplicaStructure(parallelism, num_microbatches, tuple(map(tuple, orders)))

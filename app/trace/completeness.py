@@ -201,7 +201,8 @@ def completeness(
         return Completeness(tuple(table.steps.tolist()), ())
     gone = lost_operations(table.recorded, *table.kinds)
     is_incomplete = gone.any(axis=(1, 2, 3, 4))
-    ranks = _ranks(trace, parallelism)
+    ranks = parallelism.usual_ranks()  # where a worker reported nothing
+    ranks[trace.dp_rank, trace.stage] = trace.rank
     skipped = [
         _skipped(table, at, gone[at], ranks) for at in np.flatnonzero(is_incomplete).tolist()
     ]
@@ -223,19 +224,6 @@ def _refuse_other_sizes(trace: Trace, parallelism: Parallelism) -> None:
             f"vpp_size is {parallelism.vpp_size}, but the trace has model chunk {trace.mc.max()}: "
             "correct the meta file"
         )
-
-
-def _ranks(trace: Trace, parallelism: Parallelism) -> NDArray[np.int64]:
-    """[dp ranks, stages], global rank of every worker; the usual one where it reported nothing."""
-    stages = range(parallelism.pp_size)
-    ranks = np.array(
-        [
-            [parallelism.usual_rank(dp_rank, stage) for stage in stages]
-            for dp_rank in range(parallelism.dp_size)
-        ]
-    )
-    ranks[trace.dp_rank, trace.stage] = trace.rank
-    return ranks
 
 
 def _skipped(table: RecordTable, at: int, gone: Flags, ranks: NDArray[np.int64]) -> SkippedStep:

@@ -25,7 +25,6 @@ from app.trace.completeness import (
 )
 from app.trace.ops import NUM_CODES, OpKind
 from app.trace.window import (
-    OPTIONAL,
     Imputed,
     Ints,
     PartialSteps,
@@ -180,8 +179,8 @@ class _Peers:
         return int(ranks[away.sum(axis=0).argmin()])
 
 
-def _columns(*each: Ints) -> tuple[Ints, ...]:
-    return tuple(column[:, None] for column in each)
+def _columns(*indices: Ints) -> tuple[Ints, ...]:
+    return tuple(index[:, None] for index in indices)
 
 
 def _evenly_spaced(size: int) -> Ints:
@@ -255,14 +254,7 @@ def _of_workers(trace: Trace, absent: Mapping[WorkerPlace, tuple[int, ...]]) -> 
 
 def _ranks(window: Window, partial: Trace) -> NDArray[np.int64]:
     """[dp, pp], global rank of each worker: as recorded, as the recorder knows, else the usual."""
-    sizes = window.job.parallelism
-    found = np.array(
-        [
-            [sizes.usual_rank(dp_rank, stage) for stage in range(sizes.pp_size)]
-            for dp_rank in range(sizes.dp_size)
-        ],
-        np.int64,
-    )
+    found = window.job.parallelism.usual_ranks()
     for rank, worker in window.places.items():
         found[worker] = rank
     for trace in (window.trace, partial):
@@ -410,17 +402,13 @@ def _clock_shift_s(window: Window, worker: WorkerPlace, donor: WorkerPlace) -> f
 
 def _joined(traces: list[Trace]) -> Trace:
     """The rows of all; an optional column is -1 where a part lacks it."""
-    parts = [each for each in traces if each.num_ops]
+    parts = [trace for trace in traces if trace.num_ops]
     if len(parts) == 1:
         return parts[0]
-    names = [name for name in OPTIONAL if any(getattr(each, name) is not None for each in parts)]
-    required = [name for name in parts[0].columns() if name not in OPTIONAL]
-    columns = {name: np.concatenate([getattr(part, name) for part in parts]) for name in required}
-    for name in names:
-        columns[name] = np.concatenate([_or_unknown(each, name) for each in parts])
-    return Trace(**columns)
 
+    def column(part: Trace, name: str) -> NDArray[Any]:
+        values: NDArray[Any] | None = getattr(part, name)
+        return np.full(part.num_ops, -1, np.int64) if values is None else values
 
-def _or_unknown(trace: Trace, name: str) -> Ints:
-    values: Ints | None = getattr(trace, name)
-    return np.full(trace.num_ops, -1, np.int64) if values is None else values
+    names = {name for part in parts for name in part.columns()}
+    return Trace(**{name: np.concatenate([column(part, name) for part in parts]) for name in names})

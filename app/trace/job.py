@@ -8,6 +8,9 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 from zlib import crc32
 
+import numpy as np
+from numpy.typing import NDArray
+
 from app.errors import InvalidRequest
 from app.trace.ops import BUILT_IN, OpTypes
 
@@ -117,6 +120,11 @@ class Parallelism:
     def usual_rank(self, dp_rank: int, stage: int) -> int:
         """Global rank in Megatron's usual order (tp, dsp, dp, pp), for a worker without reports."""
         return (stage * self.dp_size + dp_rank) * self.tp_size * self.dsp_size
+
+    def usual_ranks(self) -> NDArray[np.int64]:
+        """[dp ranks, stages], the same of every worker."""
+        worker = np.arange(self.num_workers).reshape(self.pp_size, self.dp_size).T
+        return worker * (self.tp_size * self.dsp_size)
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,8 +20,9 @@ from app.trace.job import Job
 NS_PER_S = 1_000_000_000
 S_PER_NS = 1e-9
 
-_Int64s = NDArray[np.int64]
-_Integers = NDArray[np.signedinteger[Any]]  # as narrow as they came
+Ints = NDArray[np.int64]
+Integers = NDArray[np.signedinteger[Any]]  # of any width
+Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,30 +53,29 @@ OP_COLUMNS = (
     OpColumn("mb_id", np.int32, "<i4"),
     OpColumn("start_ns", np.int64, "<i8"),
     OpColumn("duration_ns", np.int64, "<i8"),
-    OpColumn("tokens", np.int64, "<i8", is_optional=True),
-    OpColumn("seq_len_sq", np.int64, "<i8", is_optional=True),
-    OpColumn("bytes", np.int64, "<i8", is_optional=True),
-    OpColumn("sm_clock_mhz", np.int64, "<i8", is_optional=True),
-    OpColumn("temperature_c", np.int64, "<i8", is_optional=True),
-    OpColumn("power_w", np.int64, "<i8", is_optional=True),
-    OpColumn("xid", np.int64, "<i8", is_optional=True),
-    OpColumn("contains_waits", np.int64, "<i8", is_optional=True),
+    *(
+        OpColumn(name, np.int64, "<i8", is_optional=True)
+        for name in (
+            *("tokens", "seq_len_sq", "bytes", "sm_clock_mhz", "temperature_c", "power_w"),
+            *("xid", "contains_waits"),
+        )
+    ),
 )
-OPTIONAL = tuple(each.name for each in OP_COLUMNS if each.is_optional)
-TABLE_DTYPES = {each.name: each.stored for each in OP_COLUMNS}
+OPTIONAL = tuple(column.name for column in OP_COLUMNS if column.is_optional)
+TABLE_DTYPES = {column.name: column.stored for column in OP_COLUMNS}
 # Without the optional columns; seconds in place of the clocks' nanoseconds.
 TRACE_DTYPES: dict[str, type[np.generic]] = {
     **{
-        each.name: each.stored
-        for each in OP_COLUMNS
-        if not each.is_optional and not each.name.endswith("_ns")
+        column.name: column.stored
+        for column in OP_COLUMNS
+        if not column.is_optional and not column.name.endswith("_ns")
     },
     "start_s": np.float64,
     "duration_s": np.float64,
 }
 # In the order of the wire format (docs/wire-format.md).
 REQUIRED_WIRE_COLUMNS = ("step", "optype", "start_ns", "duration_ns", "seq_id", "mc", "mb_id")
-_WIRE_TYPES = {each.name: each.wire for each in OP_COLUMNS if each.wire is not None}
+_WIRE_TYPES = {column.name: column.wire for column in OP_COLUMNS if column.wire is not None}
 WIRE_DTYPES = {name: _WIRE_TYPES[name] for name in (*REQUIRED_WIRE_COLUMNS, *OPTIONAL)}
 _NAMES = tuple({**TABLE_DTYPES, **TRACE_DTYPES})
 
@@ -89,19 +89,19 @@ class OpAttributes:
     value, None where no operation has.
     """
 
-    step: _Int64s
+    step: Ints
     optype: NDArray[np.int16]
-    seq_id: _Integers
-    mc: _Integers
-    mb_id: _Integers
-    tokens: _Int64s | None = None
-    seq_len_sq: _Int64s | None = None
-    bytes: _Int64s | None = None
-    sm_clock_mhz: _Int64s | None = None
-    temperature_c: _Int64s | None = None
-    power_w: _Int64s | None = None
-    xid: _Int64s | None = None
-    contains_waits: _Int64s | None = None
+    seq_id: Integers
+    mc: Integers
+    mb_id: Integers
+    tokens: Ints | None = None
+    seq_len_sq: Ints | None = None
+    bytes: Ints | None = None
+    sm_clock_mhz: Ints | None = None
+    temperature_c: Ints | None = None
+    power_w: Ints | None = None
+    xid: Ints | None = None
+    contains_waits: Ints | None = None
 
     @property
     def num_ops(self) -> int:
@@ -122,26 +122,22 @@ class OpAttributes:
 class OpColumns(OpAttributes):
     """Operations as one worker recorded them: times are nanoseconds of its own clock."""
 
-    start_ns: _Int64s
-    duration_ns: _Int64s
+    start_ns: Ints
+    duration_ns: Ints
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class PlacedOps(OpColumns):
     """Operations of many workers, each row with its worker; clocks are the workers' own."""
 
-    rank: _Integers
-    dp_rank: _Integers
-    stage: _Integers
+    rank: Integers
+    dp_rank: Integers
+    stage: Integers
 
     def recorded(self) -> OpColumns:
         """The columns of a batch."""
         return OpColumns(**{name: getattr(self, name) for name in WIRE_DTYPES})
 
-
-Ints = NDArray[np.int64]
-Integers = NDArray[np.signedinteger[Any]]  # of any width
-Floats = NDArray[np.float64]
 
 WindowState = Literal["open", "complete", "incomplete", "superseded"]
 

@@ -2,12 +2,14 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from app import formatting
-from app.alerts.formats.registry import format_takes, render_notice
+from app.alerts.formats.registry import format_takes
 from app.alerts.notice import Notice, NoticeKind
 from app.alerts.receiver import Receiver
-from app.store.alerting import outbox, receivers
+from app.consumer.sender import write_message
+from app.store.alerting import receivers
 from app.store.alerting.service_watches import WatchName
 from app.store.as_of import AsOf
 from app.store.database import Connection
@@ -16,6 +18,13 @@ from app.trace.job import DEFAULT_PROJECT
 # Messages that the API process sends by itself, since consumers may be dead.
 SERVICE_KINDS: frozenset[NoticeKind] = frozenset({"service-down", "service-up"})
 _PAGE = "/status"
+
+
+class Words(NamedTuple):
+    """What is said of a part: the sentence of its news, and what to know besides."""
+
+    sentence: str
+    sub: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,8 +38,7 @@ class ServiceNews:
     kind: NoticeKind
     began_s: float
     at_s: float
-    sentence: str
-    sub: str
+    words: Words
     repeat: int = 0
 
     @property
@@ -51,8 +59,8 @@ class ServiceNews:
             rule=None,
             severity="critical",
             at_s=self.at_s,
-            sentence=self.sentence,
-            sub=self.sub,
+            sentence=self.words.sentence,
+            sub=self.words.sub,
             page_url=None if base_url is None else base_url.rstrip("/") + _PAGE,
             base_url=base_url,
             group_labels={"service": self.part},
@@ -60,124 +68,75 @@ class ServiceNews:
         )
 
 
-def consumers_down(began_s: float, now_s: float, down_s: float, *, repeat: int = 0) -> ServiceNews:
+def consumers_down(down_s: float) -> Words:
     """No consumer has worked for `down_s`."""
-    return ServiceNews(
-        "consumers",
-        "service-down",
-        began_s,
-        now_s,
+    return Words(
         f"No consumer has worked for {formatting.duration(down_s)}: no job is analysed, "
         "and no alert is sent.",
         "Batches are still accepted and wait in the queue. Start a consumer, or read its log; "
         "the status page says what answers and what does not.",
-        repeat,
     )
 
 
-def consumers_up(began_s: float, now_s: float) -> ServiceNews:
-    """A consumer works again."""
-    return ServiceNews(
-        "consumers",
-        "service-up",
-        began_s,
-        now_s,
+def consumers_up(told_for_s: float) -> Words:
+    """A consumer works again, so long after people were told first."""
+    return Words(
         "Consumers work again: jobs are analysed and alerts are sent.",
-        f"The outage was noticed {formatting.duration(now_s - began_s)} ago. "
+        f"The outage was noticed {formatting.duration(told_for_s)} ago. "
         "What waited in the queue is being worked off.",
     )
 
 
-def backlog_behind(began_s: float, now_s: float, progress: AsOf, *, repeat: int = 0) -> ServiceNews:
+def backlog_behind(progress: AsOf, now_s: float) -> Words:
     """Consumers have been behind for long."""
     at_s = now_s if progress.at_s is None else progress.at_s
-    return ServiceNews(
-        "backlog",
-        "service-down",
-        began_s,
-        now_s,
+    return Words(
         f"Paceline is {formatting.duration(progress.behind_s)} behind what workers send: states "
         f"are as of {formatting.utc_time(at_s, now_s)}, and no alert fires of what came later.",
         "Nothing is lost: batches wait in the queue, and what was missed is told once they are "
         "processed. Add a consumer or CPUs, or send less; the status page has the parts.",
-        repeat,
     )
 
 
-def backlog_gone(began_s: float, now_s: float) -> ServiceNews:
-    """Consumers have caught up."""
-    return ServiceNews(
-        "backlog",
-        "service-up",
-        began_s,
-        now_s,
+def backlog_gone(told_for_s: float) -> Words:
+    """Consumers have caught up, so long after people were told first."""
+    return Words(
         "Paceline has caught up: states are those of now.",
-        f"People were told {formatting.duration(now_s - began_s)} ago that it was behind. "
+        f"People were told {formatting.duration(told_for_s)} ago that it was behind. "
         "What was missed meanwhile is told now.",
     )
 
 
-def canary_missing(
-    began_s: float, now_s: float, down_s: float, detail: str | None, *, repeat: int = 0
-) -> ServiceNews:
+def canary_missing(down_s: float, detail: str | None) -> Words:
     """The canary was not found for `down_s`."""
-    return ServiceNews(
-        "canary",
-        "service-down",
-        began_s,
-        now_s,
+    return Words(
         f"The canary has not been found for {formatting.duration(down_s)}: a straggler may be "
         "missed, though consumers work.",
         f"Last round: {detail or 'it did not end'}. The status page has the parts.",
-        repeat,
     )
 
 
-def canary_found(began_s: float, now_s: float) -> ServiceNews:
-    """The canary is found again."""
-    return ServiceNews(
-        "canary",
-        "service-up",
-        began_s,
-        now_s,
+def canary_found(told_for_s: float) -> Words:
+    """The canary is found again, so long after people were told first."""
+    return Words(
         "The canary is found again: stragglers are recognised.",
-        f"The outage was noticed {formatting.duration(now_s - began_s)} ago.",
+        f"The outage was noticed {formatting.duration(told_for_s)} ago.",
     )
 
 
-def heartbeat(at_s: float) -> ServiceNews:
-    """All parts work."""
-    return ServiceNews(
-        "consumers",
-        "heartbeat",
-        at_s,
-        at_s,
-        "Paceline works: queue, consumers and database.",
-        "When these heartbeats stay away, it does not.",
-    )
+ALL_WORKS = Words(
+    "Paceline works: queue, consumers and database.",
+    "When these heartbeats stay away, it does not.",
+)
 
 
 def put_in_outbox(
     conn: Connection, news: ServiceNews, to: Sequence[Receiver], *, base_url: str | None
 ) -> int:
     """Add the news to the outbox for these receivers; returns the number of messages."""
-    number = 0
-    for receiver in to:
-        notice = news.notice(base_url, receiver.project or DEFAULT_PROJECT)
-        added = outbox.add(
-            conn,
-            endpoint_id=receiver.endpoint_id,
-            notice_id=notice.notice_id,
-            job_id=None,
-            rule=None,
-            kind=news.kind,
-            message=render_notice(notice, receiver),
-            fingerprints=[],
-            now_s=news.at_s,
-            project=notice.project,
-        )
-        number += added is not None
-    return number
+    notices = (news.notice(base_url, receiver.project or DEFAULT_PROJECT) for receiver in to)
+    results = [write_message(conn, *pair) for pair in zip(notices, to, strict=True)]
+    return results.count("written")
 
 
 def receivers_of(conn: Connection, kind: NoticeKind) -> list[Receiver]:

@@ -7,26 +7,32 @@ in the consumers. Heartbeats of dead-man's switches are written here while all i
 the consumers: so they stay away when any part fails.
 """
 
+import ssl
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import structlog
 
+from app.addresses import listens_on_all
 from app.alerts.formats.alertmanager import REFRESH_EVERY_S
 from app.alerts.formats.registry import knows_each_alert
 from app.alerts.receiver import Receiver
-from app.api.http.refused_jobs import RefusedJobs
+from app.api.http.request_log import RefusedJobs
+from app.api.service.service import Service
 from app.consumer.context import MAX_WITHOUT_PROGRESS_S, NotifyContext
 from app.consumer.sender import OutboxSender
 from app.errors import Unavailable
+from app.settings import Settings
 from app.store import as_of
 from app.store.alerting import deliveries, outbox, receivers, service_watches
 from app.store.alerting.service_watches import Watch, WatchName
 from app.store.as_of import AsOf
 from app.store.database import Connection
 from app.watch import notices
-from app.watch.notices import SERVICE_KINDS, ServiceNews
+from app.watch.canary import Canary, CanaryAddress
+from app.watch.notices import SERVICE_KINDS, ServiceNews, Words
 
 log = structlog.get_logger()
 
@@ -112,25 +118,22 @@ class ServiceWatch:
         self._sender.settle()
 
     def _tell_of_consumers(self, works: Watch, now_s: float) -> None:
-        limit_s = self._limits.consumers_dead_after_s
-        down_s = works.down_s(now_s)
-        if works.told_s is None:
-            if limit_s is not None and down_s >= limit_s:
-                self._begin(notices.consumers_down(now_s, now_s, down_s), None)
-        elif _is_turning(works, now_s, after_s=works.told_s):
-            self._end(notices.consumers_up(works.told_s, now_s))
-        elif repeat := self._due_repeat("consumers", works.told_s, now_s):
-            self._repeat(notices.consumers_down(works.told_s, now_s, down_s, repeat=repeat))
+        limit_s, down_s = self._limits.consumers_dead_after_s, works.down_s(now_s)
+        is_down = limit_s is not None and down_s >= limit_s
+        is_up = _is_turning(works, now_s, after_s=works.told_s or 0.0)
+        self._tell(
+            "consumers", works, now_s, is_down=is_down, down=notices.consumers_down(down_s),
+            is_up=is_up, up=notices.consumers_up,
+        )  # fmt: skip
 
     def _tell_of_backlog(self, backlog: Watch, works: Watch, progress: AsOf, now_s: float) -> None:
         """Tell that consumers work and are behind; where none works, that says it all."""
-        if backlog.told_s is None:
-            if backlog.down_s(now_s) >= _BEHIND_TOLD_AFTER_S and works.told_s is None:
-                self._begin(notices.backlog_behind(now_s, now_s, progress), None)
-        elif (backlog.ok_s or 0.0) > backlog.told_s:
-            self._end(notices.backlog_gone(backlog.told_s, now_s))
-        elif repeat := self._due_repeat("backlog", backlog.told_s, now_s):
-            self._repeat(notices.backlog_behind(backlog.told_s, now_s, progress, repeat=repeat))
+        is_down = backlog.down_s(now_s) >= _BEHIND_TOLD_AFTER_S and works.told_s is None
+        is_up = (backlog.ok_s or 0.0) > (backlog.told_s or 0.0)
+        self._tell(
+            "backlog", backlog, now_s, is_down=is_down,
+            down=notices.backlog_behind(progress, now_s), is_up=is_up, up=notices.backlog_gone,
+        )  # fmt: skip
 
     def _tell_of_canary(self, canary: Watch | None, works: Watch, now_s: float) -> bool:
         """Tell of the canary, and whether it is not known to be missing."""
@@ -139,20 +142,41 @@ class ServiceWatch:
             return True
         down_s = canary.down_s(now_s)
         is_missing = down_s >= limit_s
-        if canary.told_s is None:
-            # Without a limit no notification about consumers is ever sent: this one says it all.
-            consumers_work = self._limits.consumers_dead_after_s is None or self._turns_within(
-                TURNED_WITHIN_S, works, now_s
-            )
-            if is_missing and consumers_work:
-                news = notices.canary_missing(now_s, now_s, down_s, canary.detail)
-                self._begin(news, canary.detail)
-        elif (canary.ok_s or 0.0) > canary.told_s:
-            self._end(notices.canary_found(canary.told_s, now_s))
-        elif repeat := self._due_repeat("canary", canary.told_s, now_s):
-            told_s, detail = canary.told_s, canary.detail
-            self._repeat(notices.canary_missing(told_s, now_s, down_s, detail, repeat=repeat))
+        # Without a limit no notification about consumers is ever sent: this one says it all.
+        consumers_work = self._limits.consumers_dead_after_s is None or self._turns_within(
+            TURNED_WITHIN_S, works, now_s
+        )
+        is_up = (canary.ok_s or 0.0) > (canary.told_s or 0.0)
+        self._tell(
+            "canary", canary, now_s, is_down=is_missing and consumers_work,
+            down=notices.canary_missing(down_s, canary.detail), is_up=is_up,
+            up=notices.canary_found,
+        )  # fmt: skip
         return not is_missing and canary.told_s is None
+
+    def _tell(
+        self,
+        part: WatchName,
+        watch: Watch,
+        now_s: float,
+        *,
+        is_down: bool,
+        down: Words,
+        is_up: bool,
+        up: Callable[[float], Words],
+    ) -> None:
+        """Tell that a part is down, again and again where receivers forget it, or that it is up.
+
+        `up` gives the words for so many seconds since people were told first.
+        """
+        told_s = watch.told_s
+        if told_s is None:
+            if is_down:
+                self._begin(ServiceNews(part, "service-down", now_s, now_s, down), watch.detail)
+        elif is_up:
+            self._end(ServiceNews(part, "service-up", told_s, now_s, up(now_s - told_s)))
+        elif repeat := self._due_repeat(part, told_s, now_s):
+            self._repeat(ServiceNews(part, "service-down", told_s, now_s, down, repeat))
 
     def _turns_within(self, seconds: float, works: Watch, now_s: float) -> bool:
         """Whether a consumer has turned a moment ago, and none is about to be called dead.
@@ -171,12 +195,9 @@ class ServiceWatch:
 
     def _repeat(self, news: ServiceNews) -> None:
         with self._context.store.write() as conn:
-            to = [
-                each
-                for each in notices.receivers_of(conn, news.kind)
-                if knows_each_alert(each.format)
-            ]
-            ids = [each.endpoint_id for each in to]
+            told = notices.receivers_of(conn, news.kind)
+            to = [receiver for receiver in told if knows_each_alert(receiver.format)]
+            ids = [receiver.endpoint_id for receiver in to]
             outbox.drop_notice(conn, news.outage_id, now_s=news.at_s, endpoint_ids=ids)
             self._put(conn, news, to)
         self._repeated[news.part] = (news.began_s, news.repeat)
@@ -186,7 +207,9 @@ class ServiceWatch:
             if not service_watches.begin_outage(conn, news.part, now_s=news.at_s, detail=detail):
                 return
             number = self._put(conn, news, notices.receivers_of(conn, news.kind))
-        log.error("service does not work", part=news.part, said=news.sentence, messages=number)
+        log.error(
+            "service does not work", part=news.part, said=news.words.sentence, messages=number
+        )
 
     def _end(self, news: ServiceNews) -> None:
         with self._context.store.write() as conn:
@@ -214,7 +237,8 @@ class ServiceWatch:
         with self._context.store.write() as conn:
             due = receivers.claim_heartbeats(conn, now_s=now_s)
             deliveries.forget_heartbeats(conn, [each.endpoint_id for each in due], now_s=now_s)
-            self._put(conn, notices.heartbeat(now_s), due)
+            news = ServiceNews("consumers", "heartbeat", now_s, now_s, notices.ALL_WORKS)
+            self._put(conn, news, due)
 
 
 def _is_turning(
@@ -223,3 +247,57 @@ def _is_turning(
     """Whether a consumer has finished a turn a moment ago, and after this time."""
     turned_s = works.ok_s
     return turned_s is not None and turned_s > after_s and now_s - turned_s <= within_s
+
+
+def start_watching(service: Service, settings: Settings, stop: threading.Event) -> None:
+    """Watch consumers and canary, and do rounds of the canary, until `stop` is set.
+
+    Raises:
+        StartUpFailed: the mail server cannot be used as it is set up.
+    """
+    context = NotifyContext(
+        service.store,
+        settings.transport(),
+        default_rules=(),  # the service itself has no rules
+        base_url=settings.public_url,
+        num_shards=settings.shards,
+        database_time=service.database_time,
+    )
+    has_canary = settings.canary_every_s > 0
+    limits = WatchLimits(
+        settings.consumers_dead_after_s or None,
+        settings.canary_missing_after_s if has_canary else None,
+    )
+    watch = ServiceWatch(
+        context, limits, is_migrated=service.is_migrated, refused=service.refused_jobs
+    )
+    # Daemons: neither an attempt nor a round delays the end of the process.
+    threading.Thread(target=watch.run, args=(stop,), name="watch", daemon=True).start()
+    if has_canary:
+        canary = Canary(
+            service.store,
+            canary_address(settings, service.auth.canary_token),
+            every_s=settings.canary_every_s,
+            num_shards=settings.shards,
+            is_migrated=service.is_migrated,
+            database_time=service.database_time,
+        )
+        threading.Thread(target=canary.run, args=(stop,), name="canary", daemon=True).start()
+
+
+def canary_address(settings: Settings, token: str) -> CanaryAddress:
+    """Where this process answers itself, with its own certificate."""
+    host = settings.host
+    if listens_on_all(host):
+        host = "::1" if host == "::" else "127.0.0.1"
+    tls = None if settings.tls_cert is None else _trust_only(settings.tls_cert)
+    return CanaryAddress(settings.url_at(host), token, tls)
+
+
+def _trust_only(certificate: Path) -> ssl.SSLContext:
+    """A context that trusts this certificate, for any name: the connection is to this process."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.load_verify_locations(certificate)
+    context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+    return context

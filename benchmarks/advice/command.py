@@ -8,7 +8,7 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 
 from app.advice.advise import advise
-from app.advice.fix import Facts
+from app.advice.facts import Facts
 from app.engine.replays import prepare
 from app.monitor import advice_case
 from app.synth.faults.sequence_imbalance import SequenceImbalance

@@ -7,9 +7,9 @@ from functools import partial
 
 import numpy as np
 
-from app.advice.advise import advise
-from app.advice.fix import AdviceCase, Facts, Fix
-from app.advice.together import FixSet
+from app.advice.advise import FixSet, advise
+from app.advice.facts import Facts
+from app.advice.fix import AdviceCase, Fix
 from app.synth.costs import OperationCosts
 from app.synth.faults.fault import Fault
 from app.synth.faults.interruptions import GcPauses

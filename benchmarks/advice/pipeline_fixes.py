@@ -10,11 +10,13 @@ from dataclasses import replace
 
 import numpy as np
 
-from app.advice.fix import AdviceCase, Facts, Fix
+from app.advice.facts import Facts
+from app.advice.fix import AdviceCase, Fix
 from app.advice.other_schedule import fix_of_option, options
-from app.advice.pipeline.rebuilt_pipeline import step_times, without_launch_delays
-from app.advice.pipeline.recorded_pipeline import NotRebuilt
+from app.advice.rebuilt_pipeline import step_times
+from app.advice.recorded_pipeline import NotRebuilt
 from app.synth.costs import OperationCosts
+from app.synth.drawing import DrawnSteps
 from app.synth.faults.fault import Fault
 from app.synth.faults.sequence_imbalance import SequenceImbalance
 from app.synth.faults.slow_compute import SlowWorker
@@ -34,6 +36,20 @@ from benchmarks.advice.trial import (
 def pipeline_trial(seed: int) -> Trial[Fix]:
     """A job whose pipeline is changed; its kind goes by the seed."""
     return MAKERS[seed % len(MAKERS)](np.random.default_rng([seed, 5]))
+
+
+def without_launch_delays(drawn: DrawnSteps) -> DrawnSteps:
+    """The same durations with every operation launched as soon as it can be."""
+    none = np.zeros((*drawn.forward_s.shape[:3], 1, 1))
+    once = {name: np.zeros(delay_s.shape) for name, delay_s in drawn.once_delay_s.items()}
+    return replace(
+        drawn,
+        forward_delay_s=none,
+        backward_delay_s=none,
+        weight_delay_s=None if drawn.weight_share is None else none,
+        once_delay_s=once,
+        p2p_delay_s={},
+    )
 
 
 def uneven_step_s(job: SimulatedJob, counts: Sequence[int]) -> float:

@@ -5,18 +5,20 @@ from dataclasses import replace
 
 import numpy as np
 
-from app.advice.fix import Facts, Fix
-from app.advice.models.all_reduce import Network
+from app.advice.all_reduce import Network
+from app.advice.facts import Facts
+from app.advice.fix import Fix
 from app.engine.replays import prepare
 from app.synth.cluster import Cluster
 from app.synth.costs import OperationCosts
 from app.synth.faults.fault import Fault
 from app.synth.faults.interruptions import GcPauses
-from app.synth.faults.sequence_imbalance import LptSequences, SequenceImbalance
+from app.synth.faults.sequence_imbalance import SequenceImbalance
 from app.synth.faults.slow_compute import SlowWorker
 from app.synth.faults.slow_network import FlappingNic, SlowDpGroup, SlowLink, SlowNic
 from app.synth.job import SimulatedJob
 from app.trace.job import Parallelism
+from benchmarks.advice.lpt_sequences import LptSequences
 from benchmarks.advice.trial import (
     AFTER,
     STEPS,

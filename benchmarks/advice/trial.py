@@ -11,7 +11,8 @@ from typing import Generic, Protocol, TypeVar
 import numpy as np
 
 from app.advice.advise import advise
-from app.advice.fix import AdviceCase, Facts, Fix
+from app.advice.facts import Facts
+from app.advice.fix import AdviceCase, Fix
 from app.advice.resplit_stages import megatron_layout
 from app.engine.replays import prepare
 from app.monitor import advice_case

@@ -12,13 +12,12 @@ from typing import Any
 import numpy as np
 
 from app.alerts.alert import AlertEvent, Blame
-from app.alerts.readings.facts import WindowFacts
-from app.alerts.rules.defaults import default_rules
+from app.alerts.facts import WindowFacts
+from app.alerts.rule import default_rules
 from app.diagnosis.warm_up import warm_up
 from app.synth.faults.fault import FaultSteps
 from app.synth.faults.interruptions import SilentWorker
-from app.synth.job import SimulatedJob
-from app.synth.restarts import SimulatedRun
+from app.synth.job import SimulatedJob, SimulatedRun
 from app.synth.truth import FaultStepTimes, step_times
 from benchmarks.alerts.simulated_service import (
     WINDOW_STEPS,

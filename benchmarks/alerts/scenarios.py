@@ -4,17 +4,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from app.alerts.alert import AlertEvent
-from app.alerts.rules.defaults import default_rules
+from app.alerts.rule import default_rules
 from app.synth.cluster import Cluster
 from app.synth.costs import OperationCosts
 from app.synth.faults.fault import Fault, FaultSteps
 from app.synth.faults.interruptions import SilentWorker
 from app.synth.faults.sequence_imbalance import BalancedSequences
 from app.synth.faults.slow_compute import SlowHost, SlowWorker, UniformSlowdown
-from app.synth.job import SimulatedJob
+from app.synth.job import JobEvent, Resize, Restart, SimulatedJob, simulated_runs
 from app.synth.noise import HeavyTailed
 from app.synth.normal_variation import SpecialSteps, sampled_steps
-from app.synth.restarts import JobEvent, Resize, Restart, simulated_runs
 from app.synth.schedules import SCHEDULES
 from app.trace.job import Parallelism
 from benchmarks.alerts.simulated_service import (

@@ -14,11 +14,12 @@ from pathlib import Path
 
 from app import formatting
 from app.alerts.alert import AlertEvent, AlertState
-from app.alerts.readings.facts import MissingDataFacts, WindowFacts
+from app.alerts.facts import MissingDataFacts, WindowFacts
+from app.alerts.guard import SsrfGuard
 from app.alerts.receiver import Receiver
 from app.alerts.rule import Rule
 from app.alerts.rules.evaluation import AlertChange, JobAlerts
-from app.alerts.sending import make_transport
+from app.alerts.sending import Transport
 from app.consumer.commit import save_alerts
 from app.consumer.context import NotifyContext
 from app.consumer.dispatcher import Dispatcher
@@ -31,7 +32,7 @@ from app.store.alerting import notifications, outbox, receivers
 from app.store.credentials.sealing import new_key, parse_keys
 from app.store.database import Store
 from app.store.migrations import migrate
-from app.synth.restarts import SimulatedRun
+from app.synth.job import SimulatedRun
 from benchmarks.diagnosis.observation import ArrivalHabits, arrivals, observed_run, observed_windows
 
 SILENT_AFTER_S = float(Settings.model_fields["silent_after_s"].default)
@@ -70,7 +71,7 @@ class SimulatedService:
         self._job_alerts = JobAlerts(_JOB, rules=self.rules)
         context = NotifyContext(
             store=self.store,
-            transport=make_transport(),
+            transport=Transport(SsrfGuard()),
             default_rules=self.rules,
             database_time=lambda _: self.now_s,
         )

@@ -15,13 +15,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from app.alerts.planning.plan import NotificationTiming
-from app.alerts.readings.facts import WindowFacts
-from app.alerts.receiver import Receiver
-from app.alerts.retry import next_delay_s
-from app.alerts.rules.defaults import default_rules
+from app.alerts.facts import WindowFacts
+from app.alerts.guard import SsrfGuard
+from app.alerts.planning import NotificationTiming
+from app.alerts.receiver import Receiver, next_delay_s
+from app.alerts.rule import default_rules
 from app.alerts.rules.evaluation import JobAlerts
-from app.alerts.sending import make_transport
+from app.alerts.sending import Transport
 from app.consumer.commit import save_alerts
 from app.consumer.context import NotifyContext
 from app.consumer.dispatcher import Dispatcher
@@ -144,7 +144,7 @@ class _Stage:
         )
         context = NotifyContext(
             store=store,
-            transport=make_transport(),
+            transport=Transport(SsrfGuard()),
             default_rules=rules,
             database_time=lambda _: self.now_s,
             timing=timing,

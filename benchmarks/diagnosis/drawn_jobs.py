@@ -17,10 +17,9 @@ from app.synth.cluster import Cluster
 from app.synth.costs import OperationCosts
 from app.synth.faults.fault import Fault, FaultSteps
 from app.synth.faults.sequence_imbalance import BalancedSequences
-from app.synth.job import SimulatedJob
+from app.synth.job import JobEvent, Resize, Restart, SimulatedJob, SimulatedRun, simulated_runs
 from app.synth.noise import HeavyTailed, LogNormal, Noise, Pareto
 from app.synth.normal_variation import SpecialSteps
-from app.synth.restarts import JobEvent, Resize, Restart, SimulatedRun, simulated_runs
 from app.synth.schedules import SCHEDULES
 from app.trace.job import Parallelism
 from app.trace.window import Floats

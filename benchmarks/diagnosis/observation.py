@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from app.alerts.readings.facts import WindowFacts
+from app.alerts.facts import WindowFacts
 from app.diagnosis.diagnose import diagnose
 from app.diagnosis.job_history import History
 from app.engine.replays import prepare
@@ -23,8 +23,8 @@ from app.ingest.assembly.window_codec import PackedWindow
 from app.ingest.batch import OpBatch
 from app.monitor import observe
 from app.result.window_result import WindowResult
+from app.synth.job import SimulatedRun
 from app.synth.record import RecordedSteps
-from app.synth.restarts import SimulatedRun
 from app.trace.job import Job
 from app.trace.window import Ints, OpColumns, Window
 

@@ -12,7 +12,7 @@ import numpy as np
 from app.result.finding import Culprit
 from app.synth.cluster import World
 from app.synth.faults import fault as synth_fault
-from app.synth.faults.effects import neighbours
+from app.synth.faults.fault import neighbours
 from app.synth.truth import FaultStepTimes
 from app.trace.job import Parallelism
 from app.trace.window import Floats, Ints

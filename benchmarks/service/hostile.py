@@ -22,7 +22,7 @@ import numpy as np
 import typer
 
 from app.advice.facts import MAX_LIST_CHARS
-from app.alerts.rules.rule_text import MAX_RULES
+from app.alerts.rules.rule_in import MAX_RULES
 from app.engine.questions.edits import MAX_EDITS
 from benchmarks.measuring import BenchmarkFailed
 from benchmarks.service.pushing import StepFeed, stages_of

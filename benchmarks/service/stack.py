@@ -14,7 +14,7 @@ from types import MappingProxyType
 
 from app.cli.supervisor import ChildProcess, paceline_command
 from app.errors import StartUpFailed
-from app.ingest.embedded.queue import EmbeddedQueue
+from app.ingest.embedded import EmbeddedQueue
 from app.ingest.redis.queue import RedisReader
 from app.store.migrations import migrate
 from tests.harness.stack import SECRET_KEY

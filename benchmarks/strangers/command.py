@@ -117,11 +117,12 @@ def numbers_of(options: argparse.Namespace) -> list[JobNumber]:
     if kinds or groups:
         share = options.jobs // len(kinds + groups)
         found = [JobNumber(seed, "single", k, (kind,)) for kind in kinds for k in range(share)]
-        return found + [_number(seed, group, k) for group in groups for k in range(share)]
-    return [_number(seed, group, k) for group, count in wanted.items() for k in range(count)]
+        return found + [job_number(seed, group, k) for group in groups for k in range(share)]
+    return [job_number(seed, group, k) for group, count in wanted.items() for k in range(count)]
 
 
-def _number(seed: int, group: Any, index: int) -> JobNumber:
+def job_number(seed: int, group: Any, index: int) -> JobNumber:
+    """The job of this place in its group, with the kinds of faults that are its turn."""
     names = list(KINDS)
     kinds: tuple[str, ...] = ()
     if group == "single":

@@ -1,6 +1,7 @@
 """Windows with their replay and result, as fixes are given them."""
 
-from app.advice.fix import AdviceCase, Facts, Fix, NotOffered
+from app.advice.facts import Facts
+from app.advice.fix import AdviceCase, Fix, NotOffered
 from app.engine.replays import prepare
 from app.monitor import advice_case
 from app.synth.job import SimulatedJob

@@ -5,7 +5,8 @@ from dataclasses import replace
 from typing import Any
 
 from app.advice.advise import fix_record
-from app.advice.fix import AdviceCase, Facts, Fix, NotOffered
+from app.advice.facts import Facts
+from app.advice.fix import AdviceCase, Fix, NotOffered
 from app.advice.outcome import Prediction, prediction_of
 from app.advice.signs import FollowedWindow
 from app.synth.job import SimulatedJob

@@ -2,8 +2,7 @@ from dataclasses import replace
 
 import pytest
 
-from app.advice.backup_tasks import backup_tasks
-from app.advice.replace_worker import replace_worker
+from app.advice.replace_worker import backup_tasks, replace_worker
 from app.synth.faults.slow_compute import SlowHost, SlowWorker
 from app.synth.job import SimulatedJob
 from app.trace.job import Parallelism

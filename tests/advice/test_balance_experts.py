@@ -4,7 +4,7 @@ from dataclasses import replace
 import pytest
 
 from app.advice.balance_experts import balance_experts
-from app.advice.fix import Facts
+from app.advice.facts import Facts
 from app.errors import InvalidRequest
 from app.synth.job import SimulatedJob
 from app.trace.job import Parallelism

@@ -9,12 +9,13 @@ from app.advice.fix import Fix
 from app.advice.replace_worker import replace_worker
 from app.engine.replays import prepare
 from app.result.finding import Culprit
-from app.synth.faults.effects import affected_steps
-from app.synth.faults.sequence_imbalance import LptSequences, SequenceImbalance, _set_lengths
+from app.synth.faults.fault import affected_steps
+from app.synth.faults.sequence_imbalance import SequenceImbalance, _set_lengths
 from app.synth.faults.slow_compute import SlowWorker
 from app.synth.job import SimulatedJob
 from app.synth.schedules import Interleaved, OneFOneB
 from app.trace.job import Parallelism
+from benchmarks.advice.lpt_sequences import LptSequences
 from tests.advice.cases import NUM_STEPS, case_of, fix_of, refusal_of
 
 JOB = SimulatedJob(Parallelism(4, 4, 8), 8, seed=3)

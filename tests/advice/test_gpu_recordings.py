@@ -3,7 +3,7 @@
 import pytest
 
 from app.advice.advise import advise
-from app.advice.fix import Facts
+from app.advice.facts import Facts
 from app.engine.replays import prepare
 from app.monitor import advice_case
 from app.trace.readers.published import trace_files

@@ -10,17 +10,13 @@ from app.advice.move_microbatches import (
     pastes,
     torch_takes,
 )
-from app.advice.pipeline.rebuilt_pipeline import (
-    RebuiltPipeline,
-    rebuilt_pipeline,
-    step_times,
-    without_launch_delays,
-)
+from app.advice.rebuilt_pipeline import RebuiltPipeline, rebuilt_pipeline, step_times
 from app.synth.costs import OperationCosts
 from app.synth.faults.slow_compute import SlowWorker
 from app.synth.job import SimulatedJob
 from app.synth.schedules import SCHEDULES
 from app.trace.job import Parallelism
+from benchmarks.advice.pipeline_fixes import without_launch_delays
 from tests.advice.cases import NUM_STEPS, case_of, fix_of, refusal_of
 
 

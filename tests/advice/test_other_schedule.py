@@ -2,9 +2,10 @@ from dataclasses import replace
 
 import pytest
 
-from app.advice.fix import Facts, Fix, NotOffered
+from app.advice.facts import Facts
+from app.advice.fix import Fix, NotOffered
 from app.advice.other_schedule import fix_of_option, idle_share, options, other_schedule
-from app.advice.pipeline.rebuilt_pipeline import RebuiltPipeline, rebuilt_pipeline
+from app.advice.rebuilt_pipeline import RebuiltPipeline, rebuilt_pipeline
 from app.synth.costs import OperationCosts
 from app.synth.job import SimulatedJob
 from app.synth.schedules import SCHEDULES

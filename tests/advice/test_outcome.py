@@ -5,7 +5,7 @@ from msgspec import structs
 
 from app.advice.advise import fix_record
 from app.advice.balance_sequences import balance_sequences
-from app.advice.fix import Facts
+from app.advice.facts import Facts
 from app.advice.other_schedule import other_schedule
 from app.advice.outcome import (
     NUM_MEASURED,
@@ -18,20 +18,20 @@ from app.advice.outcome import (
     predicted_again,
     prediction_of,
 )
-from app.advice.planned_gc import planned_gc
-from app.advice.repair_link import repair_link
+from app.advice.removed_causes import planned_gc, repair_link
 from app.advice.replace_worker import replace_worker
 from app.advice.resplit_stages import resplit_stages
 from app.advice.seen import seen_in
 from app.advice.signs import FollowedWindow, work_imbalance
 from app.synth.costs import OperationCosts
 from app.synth.faults.interruptions import GcPauses, PlannedGc
-from app.synth.faults.sequence_imbalance import LptSequences, SequenceImbalance
+from app.synth.faults.sequence_imbalance import SequenceImbalance
 from app.synth.faults.slow_compute import SlowWorker
 from app.synth.faults.slow_network import FlappingNic, SlowNic
 from app.synth.job import SimulatedJob
 from app.synth.schedules import OneFOneB, ZeroBubble
 from app.trace.job import Parallelism
+from benchmarks.advice.lpt_sequences import LptSequences
 from tests.advice.cases import fix_of
 from tests.advice.fix_windows import WINDOW_STEPS, case_at, predicted, seen_window, window_at
 from tests.results import finding

@@ -4,12 +4,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from app.advice.fix import Facts, Fix
+from app.advice.facts import Facts
+from app.advice.fix import Fix
 from app.advice.pack_sequences import LENGTHS_NEEDED, MEMORY_NEEDED, _Packing, pack_sequences
 from app.advice.sequences.balance import longest_first, random_order
 from app.advice.sequences.packing import OutlierPacker, Workload, flat, loader_batches
-from app.synth.faults.effects import affected_steps
-from app.synth.faults.fault import Fault
+from app.synth.faults.fault import Fault, affected_steps
 from app.synth.faults.sequence_imbalance import DocumentLengths, SequenceImbalance
 from app.synth.job import SimulatedJob
 from app.trace.job import Parallelism

@@ -2,7 +2,7 @@ from dataclasses import replace
 
 import pytest
 
-from app.advice.planned_gc import EVERY_STEPS, planned_gc
+from app.advice.removed_causes import EVERY_STEPS, planned_gc
 from app.synth.faults.interruptions import GcPauses
 from app.synth.job import SimulatedJob
 from app.trace.job import Parallelism

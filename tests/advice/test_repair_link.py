@@ -2,8 +2,9 @@ from dataclasses import replace
 
 import pytest
 
-from app.advice.fix import AdviceCase, Facts
-from app.advice.repair_link import repair_link
+from app.advice.facts import Facts
+from app.advice.fix import AdviceCase
+from app.advice.removed_causes import repair_link
 from app.synth.faults.fault import Fault
 from app.synth.faults.slow_network import FlappingNic, SlowDpGroup, SlowLink, SlowNic
 from app.synth.job import SimulatedJob

@@ -2,7 +2,8 @@ from dataclasses import replace
 
 import pytest
 
-from app.advice.fix import Facts, NotOffered
+from app.advice.facts import Facts
+from app.advice.fix import NotOffered
 from app.advice.replace_worker import replace_worker
 from app.engine.replays import prepare
 from app.synth.faults.fault import FaultSteps

@@ -4,16 +4,18 @@ from itertools import product
 import numpy as np
 import pytest
 
-from app.advice.fix import AdviceCase, Facts, Fix
+from app.advice.facts import Facts
+from app.advice.fix import AdviceCase, Fix
 from app.advice.resplit_stages import (
+    StageCosts,
     best_split,
     equal_stages,
     megatron_layout,
     pastes,
     resplit_stages,
     split_change,
+    stage_costs,
 )
-from app.advice.stage_costs import StageCosts, stage_costs
 from app.synth.costs import OperationCosts
 from app.synth.job import SimulatedJob
 from app.synth.schedules import SCHEDULES

@@ -3,11 +3,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from app.advice.all_reduce import Network, break_even_delay_s
 from app.advice.fix import AdviceCase
-from app.advice.gradient_arrivals import arrivals_s, delays_s, gradient_all_reduces, last_ranks
-from app.advice.models.all_reduce import Network, break_even_delay_s
 from app.advice.replace_worker import replace_worker
-from app.advice.straggl_ar import straggl_ar
+from app.advice.straggl_ar import arrivals_s, delays_s, gradient_all_reduces, last_ranks, straggl_ar
 from app.engine.replays import prepare
 from app.synth.cluster import Cluster
 from app.synth.costs import OperationCosts

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from app.alerts.alert import AlertState, Detail, fingerprint
-from app.alerts.readings.facts import WindowFacts
+from app.alerts.facts import WindowFacts
 from app.alerts.rule import Rule
 from app.alerts.rules.evaluation import JobAlerts
 from app.alerts.rules.state_machine import ObservedWindow, SubjectReading

@@ -6,7 +6,7 @@ from typing import Any
 from app.alerts.alert import Blame, Detail
 from app.alerts.labels import Matcher, Silence
 from app.alerts.notice import NoticeAlert
-from app.alerts.planning.plan import CurrentAlert
+from app.alerts.planning import CurrentAlert
 from app.alerts.receiver import Receiver
 
 FOR_EVER_S = 1e12

@@ -5,7 +5,7 @@ import pytest
 
 from app.alerts.alert import Blame, Detail
 from app.alerts.cordon import CordonHook, CordonRequest, call_cordon_hook, cordon_request_for
-from app.alerts.guard.guard import SsrfGuard, operator_guard
+from app.alerts.guard import SsrfGuard, operator_guard
 from app.alerts.rule import Rule
 from app.result.finding import Culprit
 from tests.alerts.current_alerts import told

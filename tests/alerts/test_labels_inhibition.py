@@ -5,8 +5,7 @@ from hypothesis import strategies as st
 
 from app.alerts.alert import AlertState, fingerprint
 from app.alerts.labels import inhibited_fingerprints
-from app.alerts.rule import SEVERITIES, Rule
-from app.alerts.rules.defaults import default_rules
+from app.alerts.rule import SEVERITIES, Rule, default_rules
 
 JOB = "default/llm-70b"
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.alerts.retry import RETRY_DELAYS_S, next_delay_s, parse_retry_after
+from app.alerts.receiver import RETRY_DELAYS_S, next_delay_s, parse_retry_after
 
 
 class Middle(random.Random):

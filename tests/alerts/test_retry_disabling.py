@@ -1,6 +1,6 @@
 import pytest
 
-from app.alerts.retry import FAILURES_TO_OPEN, reason_to_disable
+from app.alerts.receiver import FAILURES_TO_OPEN, reason_to_disable
 
 DAY_S = 86_400.0
 

@@ -7,11 +7,11 @@ import time
 import pytest
 from standardwebhooks.webhooks import Webhook
 
+from app.alerts.connection import parse_networks
 from app.alerts.formats.registry import RENDERERS, render_notice
-from app.alerts.guard.connection import parse_networks
-from app.alerts.guard.guard import SsrfGuard
+from app.alerts.guard import SsrfGuard
 from app.alerts.notice import Message
-from app.alerts.sending import Transport, attempt_headers, is_allowed_header, make_transport, send
+from app.alerts.sending import Transport, attempt_headers, is_allowed_header, send
 from app.alerts.smtp import parse_mail_server
 from app.errors import StartUpFailed
 from tests.alerts.http_receiver import Answer, receiver
@@ -126,13 +126,13 @@ def test_an_unknown_host_name_is_named_in_the_detail():
     "url", ["http://127.0.0.1/x", "https://10.0.0.1/", "https://me@a.example/"]
 )
 def test_what_the_guard_blocks_is_an_answer_too(url):
-    answer = attempt(make_transport(), url)
+    answer = attempt(Transport(SsrfGuard()), url)
     assert answer.status is None
     assert answer.detail.startswith("blocked: the receiver's ")
 
 
 def test_only_the_environments_endpoint_may_be_anywhere(hook):
-    strict = make_transport()
+    strict = Transport(SsrfGuard())
     assert attempt(strict, hook.url, endpoint_id="settings", project=None).status == 204
     assert attempt(strict, hook.url).detail.startswith("blocked: ")
     assert len(hook.requests) == 1

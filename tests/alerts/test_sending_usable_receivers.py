@@ -1,7 +1,7 @@
 import pytest
 
 from app.alerts.formats.registry import RENDERERS
-from app.alerts.guard.guard import SsrfGuard
+from app.alerts.guard import SsrfGuard
 from app.alerts.sending import refuse_unusable_receiver
 from app.alerts.smtp import parse_mail_server
 from app.errors import Blocked, InvalidRequest

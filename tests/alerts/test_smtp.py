@@ -6,7 +6,7 @@ from email import message_from_bytes, policy
 import pytest
 
 from app.alerts.formats.registry import render_notice
-from app.alerts.guard.guard import SsrfGuard
+from app.alerts.guard import SsrfGuard
 from app.alerts.sending import Transport, refuse_unusable_receiver, send
 from app.alerts.smtp import MailServer, parse_mail_server
 from app.errors import InvalidRequest, StartUpFailed

@@ -14,7 +14,7 @@ import numpy as np
 from fastapi import FastAPI
 from typing_extensions import override
 
-from app.alerts.guard.guard import Reply, SsrfGuard
+from app.alerts.guard import Reply, SsrfGuard
 from app.engine.report import analyse, report_result
 from app.ingest.assembly.op_table import OpTable
 from app.ingest.assembly.window_codec import pack_window

@@ -13,7 +13,7 @@ import sys
 import httpx
 import pytest
 
-from app.ingest.embedded.queue import EmbeddedQueue
+from app.ingest.embedded import EmbeddedQueue
 from app.ingest.redis.events import RedisAnnouncer
 from tests.api.server import JOB, TOKEN, json_batch
 from tests.e2e.stack import free_port, wait_until

@@ -4,8 +4,7 @@ import re
 import pytest
 
 from app.api.http.middleware import CSP
-from app.api.pages import frontend_dir
-from app.api.static_files import FrontendFiles
+from app.api.pages import FrontendFiles, frontend_dir
 from app.result.causes import CAUSES
 
 pytestmark = pytest.mark.anyio
@@ -233,7 +232,7 @@ def test_a_changed_file_is_read_anew_and_changes_the_version(tmp_path, monkeypat
     (tmp_path / "index.html").write_text('<link rel="stylesheet" href="/static/css/a.css">\n')
     (tmp_path / "a.js").write_text("1")
     now_s = iter(range(0, 100, 10))
-    monkeypatch.setattr("app.api.static_files.time.monotonic", lambda: float(next(now_s)))
+    monkeypatch.setattr("app.api.pages.time.monotonic", lambda: float(next(now_s)))
     files = FrontendFiles(tmp_path)
     first = files.version()
     assert plain(files, "a.js") == b"1"

@@ -76,7 +76,7 @@ class Paceline:
         """
         sizes = made.parallelism
         for step in range(first, num_steps):
-            trace = made.make_step(step)
+            trace = made.make([step])
             for dp_rank in range(sizes.dp_size):
                 for stage in range(sizes.pp_size):
                     batch = replace(batch_of(trace, epoch, dp_rank, stage, step), host=host)

@@ -101,7 +101,7 @@ def test_a_job_without_figures_names_its_silent_rank_instead_of_empty_panels(
     epoch = server.register("no-figures", made)
     for stage in (0, 2, 3):
         for step in range(8):
-            batch = batch_of(made.make_step(step), epoch, 0, stage, step)
+            batch = batch_of(made.make([step]), epoch, 0, stage, step)
             server.push_body("no-figures", codec.encode(replace(batch, host=f"node-{stage}")))
     server.http.post("/jobs/no-figures/end", json={}).raise_for_status()
     wait_until(lambda: server.get("/jobs/no-figures/windows")["items"], "its window is closed")
@@ -127,7 +127,7 @@ def test_excluded_operations_are_listed_in_one_line(server, open_page, keep):
     page = open_page(link(server, "twice")).page
     expect(page.locator("h1")).to_be_visible()
     expect(page.locator(".left-out")).to_have_count(0)
-    other = batch_of(SimulatedJob(SIZES, 4, seed=2).make_step(0), epoch, 0, 0, 0)
+    other = batch_of(SimulatedJob(SIZES, 4, seed=2).make([0]), epoch, 0, 0, 0)
     server.push_body("twice", codec.encode(other))
     wait_until(lambda: server.get("/jobs/twice")["ingest"]["conflict"] > 0, "a conflict is seen")
     page.reload()

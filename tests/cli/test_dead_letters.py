@@ -6,7 +6,7 @@ import pytest
 from typer.testing import CliRunner
 
 from app.cli import app
-from app.ingest.embedded.queue import EmbeddedQueue
+from app.ingest.embedded import EmbeddedQueue
 from app.ingest.redis.queue import RedisReader
 from app.ingest.wire import codec
 from app.store import dead_letters

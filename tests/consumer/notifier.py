@@ -8,13 +8,12 @@ from typing import Any
 from sqlalchemy import select
 
 from app.alerts.alert import AlertEvent, AlertEventKind, AlertState, Detail, fingerprint
-from app.alerts.guard.connection import parse_networks
-from app.alerts.guard.guard import SsrfGuard
+from app.alerts.connection import parse_networks
+from app.alerts.guard import SsrfGuard
 from app.alerts.labels import Matcher, Silence
-from app.alerts.planning.plan import NotificationTiming
+from app.alerts.planning import NotificationTiming
 from app.alerts.receiver import Receiver
-from app.alerts.rule import Rule
-from app.alerts.rules.defaults import default_rules
+from app.alerts.rule import Rule, default_rules
 from app.alerts.sending import Transport
 from app.alerts.wording import alert_sentence
 from app.consumer.context import NotifyContext

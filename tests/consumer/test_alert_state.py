@@ -2,7 +2,7 @@ import itertools
 
 import pytest
 
-from app.alerts.readings.facts import MissingDataFacts
+from app.alerts.facts import MissingDataFacts
 from app.alerts.rule import Rule
 from app.consumer.alert_state import ShardAlerts
 from app.errors import StoreUnavailable

@@ -9,9 +9,8 @@ import numpy as np
 import pytest
 from msgspec import structs
 
-from app.alerts.readings.facts import WindowFacts
-from app.alerts.rule import Rule
-from app.alerts.rules.defaults import default_rules
+from app.alerts.facts import WindowFacts
+from app.alerts.rule import Rule, default_rules
 from app.alerts.rules.evaluation import JobAlerts
 from app.consumer.commit import save_alerts, wake_alert_groups
 from app.result.window_result import StepTimes, WindowResult

@@ -7,8 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from app.alerts.rule import Rule
-from app.alerts.rules.defaults import default_rules
+from app.alerts.rule import Rule, default_rules
 from app.errors import StoreUnavailable
 from app.store import projects
 from app.store.alerting import alert_rules

@@ -7,7 +7,7 @@ import pytest
 
 from app.alerts.alert import Detail
 from app.alerts.picture_links import KEY_NAME, PICTURES_PATH, verify_link
-from app.consumer.notify_settings import has_pictures
+from app.consumer.main import has_pictures
 from app.settings import Settings
 from app.store import service_state
 from tests.alerts.http_receiver import Answer

@@ -6,8 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from app.alerts.rule import Rule
-from app.alerts.rules.defaults import default_rules
+from app.alerts.rule import Rule, default_rules
 from app.consumer.fix_outcomes import follow_fixes
 from app.monitor import observe
 from app.store import fixes

@@ -14,9 +14,9 @@ from sqlalchemy import text
 from structlog.testing import capture_logs
 
 from app.alerts.alert import fingerprint
-from app.alerts.guard.guard import SsrfGuard
-from app.alerts.planning.plan import NotificationTiming
-from app.alerts.rules.defaults import default_rules
+from app.alerts.guard import SsrfGuard
+from app.alerts.planning import NotificationTiming
+from app.alerts.rule import default_rules
 from app.alerts.rules.evaluation import AlertChange
 from app.alerts.sending import AttemptResult, Transport
 from app.consumer.commit import save_alerts, wake_alert_groups

@@ -4,8 +4,8 @@ from contextlib import closing
 import pytest
 
 from app.alerts.receiver import SETTINGS_RECEIVER_ID
-from app.consumer import notify_settings
 from app.consumer.dispatcher import Dispatcher
+from app.consumer.main import notify_context
 from app.consumer.sender import OutboxSender
 from app.errors import StartUpFailed
 from app.settings import load_settings
@@ -85,14 +85,14 @@ def test_settings_reach_the_notify_context_in_their_units(store):
     settings = load_settings(
         alert_repeat_h=0.5, alert_damping_s=7.0, public_url="https://p.example"
     )
-    context = notify_settings.notify_context(settings, store, settings.default_rules())
+    context = notify_context(settings, store, settings.default_rules())
     assert (context.timing.repeat_s, context.timing.damping_s) == (1800.0, 7.0)
     assert context.base_url == "https://p.example"
 
 
 def test_threads_end_soon_after_a_stop(store):
     settings = load_settings(webhook_url=URL, webhook_secret=SECRET)
-    context = notify_settings.notify_context(settings, store, settings.default_rules())
+    context = notify_context(settings, store, settings.default_rules())
     stop = threading.Event()
     threads = [
         threading.Thread(target=each.run, args=(stop,))

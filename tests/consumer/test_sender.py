@@ -10,8 +10,8 @@ import pytest
 from standardwebhooks.webhooks import Webhook
 
 from app.alerts.labels import Matcher, Silence
-from app.alerts.planning.plan import NotificationTiming
-from app.alerts.retry import JITTER, RETRY_DELAYS_S
+from app.alerts.planning import NotificationTiming
+from app.alerts.receiver import JITTER, RETRY_DELAYS_S
 from app.consumer import sender as sending
 from app.errors import StoreUnavailable
 from app.store.alerting import outbox as store_outbox

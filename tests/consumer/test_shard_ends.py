@@ -4,12 +4,11 @@ from dataclasses import replace
 
 import pytest
 
-from app.alerts.rules.defaults import default_rules
+from app.alerts.rule import default_rules
 from app.consumer.shard import EndedRunTracker
-from app.store import jobs
+from app.store import exits, jobs
 from app.store.database import Store
-from app.store.ending import exits
-from app.store.ending.exits import GOES_ON_AFTER_S, QUIET_S
+from app.store.exits import GOES_ON_AFTER_S, QUIET_S
 from app.trace.exits import RankExit
 from tests.consumer.jobs import HEALTHY, SIZES
 from tests.consumer.twin import step_batches

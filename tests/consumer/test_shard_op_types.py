@@ -19,7 +19,7 @@ OWN = ops.parse_op_types([{"name": "moe-all-to-all", "kind": "collective", "axis
 
 def recorded(step: int) -> Trace:
     """A simulated step with an expert all-to-all beside each forward."""
-    made = SimulatedJob(SIZES, 3).make_step(step)
+    made = SimulatedJob(SIZES, 3).make([step])
     forward = made.select(made.optype == OWN.codes["forward-compute"])
     values = {each.name: getattr(forward, each.name) for each in fields(Trace)}
     values |= {

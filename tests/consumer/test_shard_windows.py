@@ -5,8 +5,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from app.alerts.rules.defaults import default_rules
-from app.api.service.replays import WindowKey, load_window
+from app.alerts.rule import default_rules
+from app.api.service.replays import ReplayCache, WindowKey
 from app.consumer.context import MAX_WITHOUT_PROGRESS_S
 from app.diagnosis.job_history import History
 from app.ingest.assembly.assembler import pack_spool, unpack_spool
@@ -239,7 +239,7 @@ def test_stored_window_is_replayed_with_what_was_imputed(make_twin):
         twin.append("job", *batches)
     twin.turns(consumer, num_turns=2, each_s=10 * DEADLINE_S)
     result = saved(twin)
-    window = load_window(twin.store, WindowKey("job", "1-0", result["window"]["revision"]))
+    window = ReplayCache(twin.store).load(WindowKey("job", "1-0", result["window"]["revision"]))
     assert (window.steps, window.missing) == ((), [result["imputed"]["workers"][0]["rank"]])
     again = analysed(window, History())[1].as_json()
     assert (again["imputed"], again["steps"]) == (result["imputed"], result["steps"])

@@ -13,7 +13,7 @@ from sqlalchemy import select
 from typing_extensions import override
 
 from app.alerts.rule import Rule as AlertRule
-from app.alerts.rules.defaults import default_rules
+from app.alerts.rule import default_rules
 from app.consumer.context import ConsumerContext
 from app.consumer.loop import Consumer
 from app.consumer.shard import ShardWork
@@ -309,7 +309,7 @@ def _sorted(blob: bytes) -> RunState:
 
 def step_batches(made: SimulatedJob, step: int, epoch: int = 1) -> list[OpBatch]:
     """One batch per worker with the whole step."""
-    sizes, trace = made.parallelism, made.make_step(step)
+    sizes, trace = made.parallelism, made.make([step])
     return [
         batch_of(trace, epoch, dp_rank, stage, step)
         for dp_rank in range(sizes.dp_size)

@@ -2,9 +2,9 @@
 
 from dataclasses import replace
 
-from app.diagnosis.culprit_costs import MAX_CULPRITS, drop_cheap_culprits
 from app.diagnosis.detector import CostFigures
 from app.diagnosis.detectors.slow_worker import SlowWorker
+from app.diagnosis.suspicions import MAX_CULPRITS, drop_cheap_culprits
 from app.result.finding import Culprit
 from app.synth.cluster import Cluster
 from app.synth.costs import OperationCosts

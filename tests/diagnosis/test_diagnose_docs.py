@@ -1,4 +1,4 @@
-"""docs/diagnosis.md and the schema know every cause, and no other."""
+"""docs/glossary.md and the schema know every cause, and no other."""
 
 import re
 from pathlib import Path
@@ -6,7 +6,7 @@ from pathlib import Path
 from app.diagnosis.diagnose import ARRIVALS_DETECTORS, DETECTORS
 from app.result.causes import CAUSES
 
-PAGE = Path(__file__).parents[2] / "docs" / "diagnosis.md"
+PAGE = Path(__file__).parents[2] / "docs" / "glossary.md"
 
 
 def test_docs_list_every_detector():

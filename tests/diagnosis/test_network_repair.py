@@ -7,7 +7,6 @@ import pytest
 from typing_extensions import override
 
 from app.diagnosis.detectors.link import SlowLink
-from app.diagnosis.evidence.network import network_transfers
 from app.diagnosis.evidence.network_suspects import network_suspects
 from app.diagnosis.network_repair import late_posts, slow_transfers
 from app.diagnosis.suspicions import suspicion_costs
@@ -57,7 +56,7 @@ def shown(*faults, **about):
 
 def blamed(case, optype):
     """Expected over recorded seconds of the repaired operations of a type, by (dp rank, step)."""
-    [ops] = slow_transfers(case, network_suspects(case.cached(network_transfers))).values()
+    [ops] = slow_transfers(network_suspects(case)).values()
     [group] = case.groups
     mine = group.replayer.template.optype[ops.row] == OP_CODES[optype]
     recorded_s = group.replayer.durations.recorded_s[ops.row[mine], ops.lane[mine]]
@@ -104,7 +103,7 @@ def test_cost_of_a_card_includes_the_collectives_that_it_slows():
 
 def test_transfers_posted_in_time_have_no_delay():
     case = shown(LinkFault(1, 1, 8.0))
-    [ops] = late_posts(case, network_suspects(case.cached(network_transfers))).values()
+    [ops] = late_posts(network_suspects(case)).values()
     [group] = case.groups
     assert ops.seconds.max(initial=0.0) < 0.01 * group.replayer.simulated_s.mean()
     found = suspected(SlowLink(), case)

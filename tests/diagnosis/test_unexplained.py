@@ -10,8 +10,8 @@ from app.engine.report import analyse
 from app.result.sentence import unexplained_sentence
 from app.result.window_result import Unexplained
 from app.synth.costs import OperationCosts
+from app.synth.faults.sequence_imbalance import ExpertImbalance
 from app.synth.faults.slow_compute import LongLastStage, SlowWorker
-from app.synth.faults.stops import ExpertImbalance
 from app.trace.job import Parallelism
 from tests.diagnosis.jobs import diagnosed, findings_of, made, window_of
 from tests.diagnosis.stopped_windows import longer_gaps

@@ -7,7 +7,7 @@ from typing import Any
 
 import httpx
 
-from app.ingest.embedded.queue import EmbeddedQueue
+from app.ingest.embedded import EmbeddedQueue
 from tests.harness.processes import free_port, wait_until
 from tests.harness.warm_start import WarmProcess
 

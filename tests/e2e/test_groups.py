@@ -8,7 +8,7 @@ import paceline_client
 import pytest
 from paceline_client import Topology
 
-from app.api.service.replays import load_window, window_key
+from app.api.service.replays import ReplayCache, window_key
 from app.store.database import Store
 from app.trace.readers.published import trace_files
 from tests.client.recorders import WITHIN_S
@@ -77,7 +77,7 @@ def test_every_member_of_a_group_is_in_the_stored_window(stack, tmp_path):
     def collectives(first_step):
         with store.read() as conn:
             key = window_key(conn, f"default/{JOB}", f"1-{first_step}")
-        return load_window(store, key).collectives
+        return ReplayCache(store).load(key).collectives
 
     def is_whole():
         if len(windows()) < STEPS // 4:

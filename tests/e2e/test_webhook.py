@@ -29,7 +29,7 @@ def test_slow_job_is_notified_once_and_resolved_at_its_end(tmp_path):
     with receiver() as hook, Stack(tmp_path, url, webhook_url=hook.url, **settings) as stack:
         epoch = register(stack, "slow", simulated, "run-1")
         for step in range(NUM_STEPS):
-            trace = simulated.make_step(step)
+            trace = simulated.make([step])
             for dp_rank in range(2):
                 for stage in range(2):
                     push(stack, "slow", batch_of(trace, epoch, dp_rank, stage, step))

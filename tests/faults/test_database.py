@@ -6,7 +6,7 @@ from functools import partial
 import pytest
 
 from app.api.http.caching import RETRY_STORE_S
-from app.api.service.registrations import FRESH_S
+from app.api.service.service import JOB_FRESH_S
 from tests.harness.processes import wait_until
 from tests.harness.trial import Trial
 
@@ -23,7 +23,7 @@ def database(stack):
 def test_row_14_batches_accepted_without_a_database_are_analysed_later(stack, database, name):
     with Trial(stack, name) as trial:
         trial.fault(partial(stack.kill, "database"))
-        until_s = time.monotonic() + FRESH_S + RETRY_STORE_S
+        until_s = time.monotonic() + JOB_FRESH_S + RETRY_STORE_S
         while time.monotonic() < until_s:
             trial.wait_for_steps(8)
         database.start_and_wait()

@@ -86,17 +86,17 @@ def test_steps_that_never_end_are_not_cut_again_for_each_of_them(tmp_path):
 
 @pytest.mark.nightly
 def test_a_loop_over_all_rules_for_each_rule_is_found(monkeypatch):
-    repeated_names = rule_text.repeated_names
+    read_rules = rule_text._rules
 
-    def slow_names(rules):
-        sum(range(1_000 * len(rules) ** 2))
-        return repeated_names(rules)
+    def slow_rules(document, reader):
+        sum(range(1_000 * len(document["rules"]) ** 2))
+        return read_rules(document, reader)
 
     name = "check_rules application/json rules item 0: name distinct, up to the limit"
     only = ("--only", name, "--no-files")
     result = run_benchmark("superlinear", *only)
     assert (result.exit_code, json.loads(result.stdout)["inputs"]) == (0, 1)
-    monkeypatch.setattr(rule_text, "repeated_names", slow_names)
+    monkeypatch.setattr(rule_text, "_rules", slow_rules)
     result = run_benchmark("superlinear", *only)
     assert (result.exit_code, [*json.loads(result.stdout)["wrong"]]) == (1, [name])
 

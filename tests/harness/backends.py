@@ -12,7 +12,7 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
-from app.ingest.embedded.server import find_server, server_command
+from app.ingest.embedded import find_server, server_command
 from tests.harness.processes import ControlledProcess, NotInTime, children, free_port, wait_until
 
 USER = "paceline"

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from typing_extensions import override
 
-from app.advice.models.all_reduce import Network, ring_s, straggl_ar_s
+from app.advice.all_reduce import Network, ring_s, straggl_ar_s
 from app.result.finding import Culprit
 from app.synth.cluster import RngOf, World
 from app.synth.drawing import DrawnSteps

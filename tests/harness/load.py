@@ -94,7 +94,7 @@ class Load:
 
     def bodies(self) -> list[bytes]:
         """The batches of the next step, in random order; advances `next_step`."""
-        trace = self.simulated.make_step(self.next_step)
+        trace = self.simulated.make([self.next_step])
         bodies = [codec.encode(batch) for batch in self._batches.of_step(trace)]
         self._rng.shuffle(bodies)
         self.next_step += 1

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from app.ingest.embedded.server import dies_with_parent
+from app.ingest.embedded import dies_with_parent
 from tests.harness.warm_start import WarmProcess, can_start_warm
 
 POLL_S = 0.02

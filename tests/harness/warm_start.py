@@ -22,7 +22,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import IO, Any
 
-from app.ingest.embedded.server import dies_with_parent
+from app.ingest.embedded import dies_with_parent
 
 _PRELOADED = (
     "app.cli",

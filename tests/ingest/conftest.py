@@ -2,7 +2,7 @@
 
 import pytest
 
-from app.ingest.embedded.queue import EmbeddedQueue
+from app.ingest.embedded import EmbeddedQueue
 from tests import redis_servers
 
 # No server fails in these tests: a server slowed by a busy disk or CPU is not failed over.

@@ -8,7 +8,7 @@ import time
 import httpx
 import pytest
 
-from app.ingest.embedded.queue import EmbeddedQueue
+from app.ingest.embedded import EmbeddedQueue
 from app.store import as_of, shards
 from app.store.database import Store
 from app.store.migrations import migrate

@@ -1,7 +1,7 @@
 import pytest
 from msgspec.structs import replace
 
-from app.result.join_causes import (
+from app.result.join import (
     MAX_FINDINGS,
     by_cost,
     combine_causes,

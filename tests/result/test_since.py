@@ -1,7 +1,7 @@
 import pytest
 from msgspec.structs import replace
 
-from app.result.since import result_since
+from app.result.recent import result_since
 from tests import results
 from tests.results import window_result
 

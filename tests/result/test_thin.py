@@ -2,9 +2,9 @@
 
 from app.monitor import observe
 from app.result import thin
-from app.result.step_counts import mean_s, num_steps, total_s
 from app.result.stored import split_by_step
 from app.result.thin import MAX_SKIPPED, MAX_VALUES, thinned_steps
+from app.result.window_result import mean_s, num_steps, total_s
 from tests.diagnosis.jobs import made
 from tests.diagnosis.windows import made_window
 from tests.results import result_of, window_result

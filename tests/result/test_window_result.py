@@ -10,11 +10,17 @@ from app.result.join import joint_result
 from app.result.stored import decode_result, split_by_step
 from app.result.thin import thinned_result
 from app.synth.faults.fault import Fault, FaultSteps
-from app.synth.faults.interruptions import AllocatorStalls, DataLoading, GcPauses
+from app.synth.faults.interruptions import (
+    AllocatorStalls,
+    CheckpointStalls,
+    CpuContention,
+    DataLoading,
+    GcPauses,
+    JobStop,
+)
 from app.synth.faults.sequence_imbalance import SequenceImbalance
 from app.synth.faults.slow_compute import LongLastStage, SlowWorker, UniformSlowdown
 from app.synth.faults.slow_network import SlowLink
-from app.synth.faults.stops import CheckpointStalls, CpuContention, JobStop
 from app.trace.readers.published import trace_files
 from app.trace.window import SkippedStep
 from tests.diagnosis.jobs import made, window_of

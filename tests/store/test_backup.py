@@ -17,6 +17,7 @@ from app.store import (
     as_of,
     audit,
     dead_letters,
+    exits,
     fixes,
     fleet,
     hosts,
@@ -47,7 +48,6 @@ from app.store.credentials.sessions import SessionRecord
 from app.store.database import Store, newest_revision
 from app.store.disk import forecast
 from app.store.disk.usage import DiskUsage
-from app.store.ending import exits
 from app.store.fleet import Loss
 from app.store.recordings import StepSample
 from app.store.runs import IngestCounts

@@ -14,12 +14,12 @@ import pytest
 from moto.server import ThreadedMotoServer
 from sqlalchemy import delete, select, update
 
-from app.consumer.mover import Mover
 from app.errors import Conflict, ObjectStorageUnavailable
 from app.store import retention, windows
 from app.store.database import Store
 from app.store.objects import moves
 from app.store.objects.bucket import BucketAddress, S3Bucket
+from app.store.objects.moves import Mover
 from app.store.retention import RetentionLimits
 from app.store.tables import window_objects, window_remainders
 from app.store.tables import windows as windows_table

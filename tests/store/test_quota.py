@@ -5,7 +5,6 @@ import pytest
 from app.store import projects, retention
 from app.store.database import Store
 from app.store.retention import RetentionLimits
-from app.store.shrinking import quota
 from tests.store.factories import register
 from tests.store.test_retention import JOB, kept, save_window, sweep
 
@@ -28,13 +27,13 @@ def limits(max_bytes):
 
 def stored(store):
     with store.read() as conn:
-        return quota.stored_bytes(conn, "default")
+        return retention.stored_bytes(conn, "default")
 
 
 def test_stored_bytes_are_those_of_operations_and_results(filled):
     with filled.read() as conn:
-        assert quota.stored_bytes(conn, "default") > 5 * RAW_BYTES
-        assert quota.stored_bytes(conn, "other") == 0
+        assert retention.stored_bytes(conn, "default") > 5 * RAW_BYTES
+        assert retention.stored_bytes(conn, "other") == 0
 
 
 def test_within_the_quota_nothing_goes(filled):

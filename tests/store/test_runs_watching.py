@@ -43,8 +43,8 @@ def test_runs_are_watched_until_ended_or_stalled(store):
         assert runs.starting(conn, now_s=now_s) == starting
         assert runs.stalled(conn, now_s=now_s) == [("hangs", 1)]
         assert runs.stalled(conn, now_s=now_s + day_s) == []
-        assert runs.activity(conn, "sends", 1) == (day_s, now_s)
-        assert runs.activity(conn, "restarted", 2) == (day_s + 1, None)
+        assert runs.activity(conn, "sends", 1) == (day_s, now_s, 0)
+        assert runs.activity(conn, "restarted", 2) == (day_s + 1, None, None)
 
 
 def test_start_time_counts_from_the_first_failed_start(store):

@@ -12,9 +12,9 @@ from app.diagnosis.job_history import History
 from app.errors import LeaseLost, ObjectStorageUnavailable, WindowNotFound
 from app.monitor import observe
 from app.result.brief import brief_of
-from app.result.step_counts import num_steps, resolution_of, total_s
 from app.result.stored import split_by_step
 from app.result.thin import thinned_result
+from app.result.window_result import num_steps, resolution_of, total_s
 from app.store import fleet, joint_windows, retention, windows
 from app.store import tables as at
 from app.store.alerting import alerts

@@ -63,7 +63,7 @@ def test_launch_delays_cost_less_than_one_percent(made):
 @given(jobs())
 @many(40)
 def test_no_computation_overlaps_another_one_of_its_worker(made):
-    trace = made.make_step(3)
+    trace = made.make([3])
     codes = [OP_CODES[spec.name] for spec in OP_SPECS if spec.stream == COMPUTE_STREAM]
     computed = trace.select(np.isin(trace.optype, codes))
     order = np.lexsort((computed.start_s, computed.stage, computed.dp_rank))
@@ -75,7 +75,7 @@ def test_no_computation_overlaps_another_one_of_its_worker(made):
 @given(jobs())
 @many(40)
 def test_sends_and_receives_end_together_after_both_have_begun(made):
-    trace = made.make_step(3)
+    trace = made.make([3])
     chunks = made.parallelism.pp_size * made.parallelism.vpp_size
     for direction, onward in (("forward", 1), ("backward", -1)):
         sides = []
@@ -97,7 +97,7 @@ def test_sends_and_receives_end_together_after_both_have_begun(made):
 def test_a_step_is_the_same_in_whatever_block_it_is_made(made, steps):
     whole = made.make(steps)
     for position, step in enumerate(steps):
-        alone = made.make_step(step)
+        alone = made.make([step])
         rows = slice(position * alone.num_ops, (position + 1) * alone.num_ops)
         np.testing.assert_array_equal(whole.start_s[rows], alone.start_s)
         np.testing.assert_array_equal(whole.duration_s[rows], alone.duration_s)
@@ -122,7 +122,7 @@ def late_second_forward_of_stage_1(drawn):
 def test_a_late_computation_makes_those_wait_who_need_it():
     late = CustomFault(late_second_forward_of_stage_1)
     made = SimulatedJob(Parallelism(1, 2), 2, costs=compute_only_costs(1.0, 2.0), faults=(late,))
-    trace = made.make_step(0)
+    trace = made.make([0])
     code = [OP_CODES["forward-compute"], OP_CODES["backward-compute"]]
     start_s = {
         (int(o), int(p), int(m)): float(s)
@@ -149,16 +149,14 @@ COMPUTE_ONLY = compute_only_costs(1.0, 2.0)
 def test_sends_of_one_direction_leave_one_after_the_other():
     # A transfer takes longer than a computation: the second send waits for the first.
     costs = replace(COMPUTE_ONLY, stage_transfer_s=3.0)
-    trace = SimulatedJob(Parallelism(1, 2), 2, costs=costs, schedule=SCHEDULES["gpipe"]).make_step(
-        0
-    )
+    trace = SimulatedJob(Parallelism(1, 2), 2, costs=costs, schedule=SCHEDULES["gpipe"]).make([0])
     start_s, end_s = of_type(trace, "forward-send", stage=0)
     assert start_s.tolist() == [1.0, 4.0]
     assert end_s.tolist() == [4.0, 8.0]  # its receive is posted when the first forward has ended
 
 
 def test_the_first_backward_receive_is_posted_one_computation_ahead():
-    trace = SimulatedJob(Parallelism(1, 2), 3, costs=COMPUTE_ONLY).make_step(0)
+    trace = SimulatedJob(Parallelism(1, 2), 3, costs=COMPUTE_ONLY).make([0])
     start_s, end_s = of_type(trace, "backward-recv", stage=0)
     # Stage 0 runs f0, f1, b0: posted when f0 has ended, given when stage 1 has ended its b0.
     assert (start_s[0], end_s[0]) == (1.0, 4.0)
@@ -168,7 +166,7 @@ def test_a_chunk_waits_for_its_own_parameters():
     costs = replace(COMPUTE_ONLY, params_all_gather_s=4.0)
     sizes = Parallelism(2, 1, vpp_size=2)
     made = SimulatedJob(sizes, 1, costs=costs, schedule=SCHEDULES["interleaved"])
-    start_s, end_s = of_type(made.make_step(0), "forward-compute", dp_rank=1)
+    start_s, end_s = of_type(made.make([0]), "forward-compute", dp_rank=1)
     # Half a second each; the gathers end after 4 and 8.
     assert list(zip(start_s, end_s, strict=True)) == [(4.0, 4.5), (8.0, 8.5)]
 
@@ -185,7 +183,7 @@ def test_transfers_are_of_the_chunk_that_receives():
         schedule=SCHEDULES["interleaved"],
         faults=(CustomFault(slow_transfers_into_chunk_1),),
     )
-    trace = made.make_step(0)
+    trace = made.make([0])
     for chunk, expected_s in ((0, 0.0), (1, 5.0)):
         received = trace.select((trace.optype == OP_CODES["forward-recv"]) & (trace.mc == chunk))
         sent = trace.select(trace.optype == OP_CODES["forward-send"])

@@ -51,7 +51,7 @@ def test_uneven_stages_cost_what_their_factors_say():
 
 
 def test_a_collective_ends_on_all_dp_ranks_at_once():
-    trace = SimulatedJob(Parallelism(4, 2), 2).make_step(0)
+    trace = SimulatedJob(Parallelism(4, 2), 2).make([0])
     for name in ("params-all-gather", "grads-reduce-scatter"):
         ops, end_s = ends(trace, name)
         for stage in range(2):
@@ -60,7 +60,7 @@ def test_a_collective_ends_on_all_dp_ranks_at_once():
 
 
 def test_seq_ids_count_each_workers_operations_of_a_type_by_their_start():
-    trace = SimulatedJob(Parallelism(2, 3), 5).make_step(0)
+    trace = SimulatedJob(Parallelism(2, 3), 5).make([0])
     workers = np.stack([trace.optype, trace.dp_rank, trace.stage])
     for worker in np.unique(workers, axis=1).T:
         mine = (workers == worker[:, None]).all(axis=0)
@@ -69,7 +69,7 @@ def test_seq_ids_count_each_workers_operations_of_a_type_by_their_start():
 
 
 def test_without_a_pipeline_nothing_is_sent():
-    assert types_of(SimulatedJob(Parallelism(2, 1), 2).make_step(0), 0) == {
+    assert types_of(SimulatedJob(Parallelism(2, 1), 2).make([0]), 0) == {
         "params-all-gather",
         "forward-compute",
         "backward-compute",
@@ -82,7 +82,7 @@ def test_without_a_pipeline_nothing_is_sent():
 
 
 def test_only_the_first_and_last_stage_share_embeddings():
-    trace = SimulatedJob(Parallelism(2, 3), 2).make_step(0)
+    trace = SimulatedJob(Parallelism(2, 3), 2).make([0])
     shares = ["embedding-grads-all-reduce" in types_of(trace, stage) for stage in range(3)]
     assert shares == [True, False, True]
 
@@ -94,11 +94,11 @@ def test_only_the_first_and_last_stage_share_embeddings():
         (lambda p: SimulatedJob(p, 2, seed=-1), "0 or more"),
         (lambda p: SimulatedJob(Parallelism(2, 2, vpp_size=2), 2), "vpp_size"),
         (lambda p: SimulatedJob(p, 2).make([]), "no steps"),
-        (lambda p: SimulatedJob(p, 2, faults=(SlowWorker(2, 0, 1.5),)).make_step(0), "dp rank 2"),
-        (lambda p: SimulatedJob(p, 2, faults=(SlowStage(9, 1.5),)).make_step(0), "stage 9"),
-        (lambda p: SimulatedJob(p, 2, faults=(SlowStage(0, 0.0),)).make_step(0), "above 0"),
+        (lambda p: SimulatedJob(p, 2, faults=(SlowWorker(2, 0, 1.5),)).make([0]), "dp rank 2"),
+        (lambda p: SimulatedJob(p, 2, faults=(SlowStage(9, 1.5),)).make([0]), "stage 9"),
+        (lambda p: SimulatedJob(p, 2, faults=(SlowStage(0, 0.0),)).make([0]), "above 0"),
         (
-            lambda p: SimulatedJob(p, 2, costs=OperationCosts(stage_factors=(1.0,))).make_step(0),
+            lambda p: SimulatedJob(p, 2, costs=OperationCosts(stage_factors=(1.0,))).make([0]),
             "stage factors",
         ),
         (lambda p: OperationCosts(forward_s=-1.0), "forward_s"),
@@ -113,11 +113,11 @@ def test_jobs_that_cannot_be_are_refused(make, message):
 class EveryStageWaits(Schedule):
     name = "impossible"
 
-    def order(self, stage, *, pp_size, num_microbatches, num_chunks):
+    def order(self, stage, sizes, num_microbatches):
         works = [StageWork(ComputeKind.FORWARD, 0), StageWork(ComputeKind.BACKWARD, 0)]
-        return works if stage == pp_size - 1 else works[::-1]
+        return works if stage == sizes.pp_size - 1 else works[::-1]
 
 
 def test_a_schedule_in_which_all_stages_wait_is_refused():
     with pytest.raises(InvalidRequest, match="waits for another"):
-        SimulatedJob(Parallelism(1, 3), 1, schedule=EveryStageWaits()).make_step(0)
+        SimulatedJob(Parallelism(1, 3), 1, schedule=EveryStageWaits()).make([0])

@@ -4,9 +4,8 @@ import numpy as np
 import pytest
 
 from app.errors import InvalidRequest
-from app.synth.costs import OperationCosts
+from app.synth.costs import NetworkModel, OperationCosts, TransformerModel
 from app.synth.job import SimulatedJob
-from app.synth.model import NetworkModel, TransformerModel
 from app.synth.schedules import Interleaved
 from app.trace.job import Parallelism
 from app.trace.ops import OP_CODES
@@ -45,7 +44,7 @@ def test_chunks_go_round_the_stages():
         ),
         schedule=Interleaved(),
     )
-    trace = made.make_step(0)
+    trace = made.make([0])
     forward = trace.select(trace.optype == OP_CODES["forward-compute"])
     for stage, chunk, expected_s in ((0, 0, 110), (1, 0, 100), (0, 1, 200), (1, 1, 68)):
         mine = (forward.stage == stage) & (forward.mc == chunk)

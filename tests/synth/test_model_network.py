@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from app.errors import InvalidRequest
-from app.synth.model import NetworkModel
+from app.synth.costs import NetworkModel
 
 NETWORK = NetworkModel(alpha_s=1e-3, bytes_per_s=100.0)
 

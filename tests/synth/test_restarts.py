@@ -7,9 +7,8 @@ import pytest
 
 from app.errors import InvalidRequest
 from app.synth.faults.slow_compute import SlowWorker
-from app.synth.job import SimulatedJob
+from app.synth.job import Resize, Restart, SimulatedJob, simulated_runs
 from app.synth.normal_variation import SpecialSteps
-from app.synth.restarts import Resize, Restart, simulated_runs
 from app.synth.truth import step_times
 from app.trace.job import Parallelism
 
@@ -52,11 +51,14 @@ def test_the_first_steps_after_a_restart_are_long_again():
         (lambda: Restart(4, lost_steps=-1), "-1 lost steps"),
         (lambda: simulated_runs(MADE, range(8), [Resize(4, dp_size=0)]), "dp_size is 0"),
         (
-            lambda: simulated_runs(
-                SimulatedJob(Parallelism(3, 2), 2, faults=(SlowWorker(2, 0, 1.5),)),
-                range(8),
-                [Resize(4, dp_size=2)],
-            ),
+            lambda: [
+                run.job.make(run.steps)
+                for run in simulated_runs(
+                    SimulatedJob(Parallelism(3, 2), 2, faults=(SlowWorker(2, 0, 1.5),)),
+                    range(8),
+                    [Resize(4, dp_size=2)],
+                )
+            ],
             "dp rank 2: this job has 0 to 1",
         ),
     ],

@@ -21,9 +21,8 @@ LETTERS = {
 
 def words(name, stage, *, pp_size, num_microbatches, num_chunks=1):
     """Like "f0.1": forward of micro-batch 0 through chunk 1; chunk 0 is not said."""
-    order = SCHEDULES[name].order(
-        stage, pp_size=pp_size, num_microbatches=num_microbatches, num_chunks=num_chunks
-    )
+    sizes = Parallelism(1, pp_size, vpp_size=num_chunks)
+    order = SCHEDULES[name].order(stage, sizes, num_microbatches)
     chunk = {work: f".{work.chunk}" if work.chunk else "" for work in order}
     return " ".join(f"{LETTERS[work.part]}{work.microbatch}{chunk[work]}" for work in order)
 
@@ -32,7 +31,7 @@ def step_s(name, pp_size, num_microbatches, *, num_chunks=1, weight_share=0.5, d
     costs = replace(compute_only_costs(1.0, 2.0), weight_share=weight_share)
     sizes = Parallelism(dp_size, pp_size, vpp_size=num_chunks)
     made = SimulatedJob(sizes, num_microbatches, costs=costs, schedule=SCHEDULES[name])
-    trace = made.make_step(0)
+    trace = made.make([0])
     return float((trace.start_s + trace.duration_s).max())
 
 
@@ -72,7 +71,7 @@ def test_every_computation_is_done_once_and_forwards_come_first(
     num_chunks = num_chunks if schedule.has_chunks else 1
     count *= pp_size if num_chunks > 1 else 1
     stage = data.draw(st.integers(0, pp_size - 1))
-    order = schedule.order(stage, pp_size=pp_size, num_microbatches=count, num_chunks=num_chunks)
+    order = schedule.order(stage, Parallelism(1, pp_size, vpp_size=num_chunks), count)
     assert len(set(order)) == len(order)
     parts = 3 if name == "zero-bubble" else 2
     assert len(order) == parts * count * num_chunks

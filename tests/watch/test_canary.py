@@ -7,7 +7,7 @@ import httpx
 import pytest
 from msgspec.structs import replace
 
-from app.alerts.rules.defaults import default_rules
+from app.alerts.rule import default_rules
 from app.api.http.auth import Authenticator
 from app.api.http.principal import CANARY
 from app.errors import InvalidRequest

@@ -134,3 +134,24 @@ def random_order(rank_of: Ints, num_ranks: int, rng: np.random.Generator) -> Int
     num_items, num_steps = rank_of.shape
     order = np.argsort(rank_of + rng.random(rank_of.shape), axis=0)
     return order.reshape(num_ranks, num_items // num_ranks, num_steps)
+
+
+# `longest_first` as Python to paste into a training's loader, without imports; a test runs both.
+ASSIGN = '''\
+def assign(lengths, dp_size):
+    """Micro-batches of each dp rank; lengths[i] are the sequence lengths in micro-batch i.
+
+    Call it on every rank with the lengths of the whole global batch, and take item `dp_rank`.
+    """
+    assert len(lengths) % dp_size == 0, "every dp rank has the same number of micro-batches"
+    cost = [{cost} for each in lengths]
+    ranks, work = [[] for _ in range(dp_size)], [0.0] * dp_size
+    for i in sorted(range(len(cost)), key=lambda i: -cost[i]):
+        room = [r for r in range(dp_size) if len(ranks[r]) < len(cost) // dp_size]
+        least = min(room, key=lambda r: work[r])
+        ranks[least].append(i)
+        work[least] += cost[i]
+    for of_rank in ranks:
+        of_rank.sort()  # the order of the data set, which is random if it was shuffled
+    return ranks
+'''

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from app.advice.change import ChangedDurations
 from app.advice.sequences.balance import CostModel, fit_costs
-from app.diagnosis.evidence.features import Computations, Features
 from app.diagnosis.evidence.sequence_lengths import PAIR_STAGE
+from app.diagnosis.features import Computations, Features
 from app.engine.template import Template
 from app.engine.what_if import Replayer
 from app.trace.ops import OP_CODES

@@ -61,17 +61,17 @@ class MicroBatches:
         self._work, self._tokens = [0.0] * number, [0] * number
         self._max_tokens, self._workload = max_tokens, workload
         # Entries of a micro-batch that grew since are stale, and dropped when they come up.
-        self._by_work = [(0.0, each) for each in range(number)]
-        self._by_tokens = [(0, each) for each in range(number)]
+        self._by_work = [(0.0, microbatch) for microbatch in range(number)]
+        self._by_tokens: list[tuple[float, int]] = [(0, microbatch) for microbatch in range(number)]
 
     def add(self, document: Document) -> bool:
         """Put it where the work is least, else where the tokens are; False if it fits in neither.
 
         Where it fits in the shortest micro-batch at all, it fits in one of them.
         """
-        least = self._least_work()
+        least = self._least(self._by_work, self._work)
         if not self._fits(document, least):
-            least = self._least_tokens()
+            least = self._least(self._by_tokens, self._tokens)
             if not self._fits(document, least):
                 return False
         self._put(document, least)
@@ -87,15 +87,11 @@ class MicroBatches:
         heapq.heappush(self._by_work, (self._work[at], at))
         heapq.heappush(self._by_tokens, (self._tokens[at], at))
 
-    def _least_work(self) -> int:
-        while self._by_work[0][0] != self._work[self._by_work[0][1]]:
-            heapq.heappop(self._by_work)
-        return self._by_work[0][1]
-
-    def _least_tokens(self) -> int:
-        while self._by_tokens[0][0] != self._tokens[self._by_tokens[0][1]]:
-            heapq.heappop(self._by_tokens)
-        return self._by_tokens[0][1]
+    @staticmethod
+    def _least(by_amount: list[tuple[float, int]], now: Sequence[float]) -> int:
+        while by_amount[0][0] != now[by_amount[0][1]]:
+            heapq.heappop(by_amount)
+        return by_amount[0][1]
 
 
 @dataclass
@@ -122,11 +118,6 @@ class OutlierPacker:
             raise InvalidRequest("the thresholds of the queues do not ascend: give L_1 < L_2 < ...")
         self.queues = tuple(deque() for _ in self.thresholds)
 
-    @property
-    def num_waiting(self) -> int:
-        """Documents in the queues and carried."""
-        return len(self.carried) + sum(map(len, self.queues))
-
     def pack(self, documents: Iterable[Document]) -> list[list[Document]]:
         """Micro-batches of the next step, from a global batch and what was waiting.
 
@@ -137,18 +128,14 @@ class OutlierPacker:
         for queue in self.queues:
             if len(queue) >= self.num_microbatches:
                 new += [queue.popleft() for _ in range(self.num_microbatches)]
-        new.sort(key=lambda each: -each.tokens)
-        return self._fill(new)
-
-    def flush(self) -> list[list[Document]]:
-        """Micro-batches of one more step at the end of the data, from what still waits.
-
-        Repeat while `num_waiting`: what no micro-batch has room for is carried.
-        """
-        new = sorted((each for queue in self.queues for each in queue), key=lambda at: -at.tokens)
-        for queue in self.queues:
-            queue.clear()
-        return self._fill(new)
+        new.sort(key=lambda document: -document.tokens)
+        microbatches = MicroBatches(self.num_microbatches, self.max_tokens, self.workload)
+        waiting, self.carried = self.carried + new, []
+        for document in waiting:
+            if not microbatches.add(document):
+                self.carried.append(document)
+        self.step += 1
+        return microbatches.documents
 
     def _admit(self, documents: Iterable[Document]) -> list[Document]:
         """Put outliers into their queues; the others."""
@@ -162,15 +149,6 @@ class OutlierPacker:
             level = bisect_right(self.thresholds, document.tokens)
             (self.queues[level - 1] if level else new).append(document)
         return new
-
-    def _fill(self, new: list[Document]) -> list[list[Document]]:
-        microbatches = MicroBatches(self.num_microbatches, self.max_tokens, self.workload)
-        waiting, self.carried = self.carried + new, []
-        for document in waiting:
-            if not microbatches.add(document):
-                self.carried.append(document)
-        self.step += 1
-        return microbatches.documents
 
 
 def loader_batches(
@@ -251,3 +229,39 @@ def choose_thresholds(
             f"{len(candidates)} candidates are too few for {num_queues} thresholds"
         )
     return min(found)[2]
+
+
+# `OutlierPacker` as Python to paste into a training's loader, without imports; a test runs both.
+PACKER = '''\
+class Packer:
+    """pack(documents) once a step: micro-batches of (tokens, document) pairs of like work."""
+
+    def __init__(self):
+        self.limits = {thresholds}
+        self.queues = [[] for _ in self.limits]
+        self.carried = []
+
+    def pack(self, documents, n={num_microbatches}, most={max_tokens}):
+        new = []
+        for doc in documents:
+            level = sum(doc[0] >= limit for limit in self.limits)
+            (self.queues[level - 1] if level else new).append(doc)
+        for queue in self.queues:  # outliers wait until each micro-batch can have one
+            if len(queue) >= n:
+                new += queue[:n]
+                del queue[:n]
+        new.sort(key=lambda doc: -doc[0])
+        waiting, self.carried = self.carried + new, []
+        batches, work, tokens = [[] for _ in range(n)], [0.0] * n, [0] * n
+        for doc in waiting:
+            at = min(range(n), key=lambda i: work[i])
+            if tokens[at] + doc[0] > most:
+                at = min(range(n), key=lambda i: tokens[i])
+            if tokens[at] + doc[0] > most:
+                self.carried.append(doc)  # comes first in the next step
+                continue
+            batches[at].append(doc)
+            tokens[at] += doc[0]
+            work[at] += {per_token} * doc[0] + {per_square} * doc[0] ** 2
+        return batches
+'''

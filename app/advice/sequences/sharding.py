@@ -164,3 +164,38 @@ def simulated_layer_s(
 def _columns(chunks: Sequence[Chunk]) -> tuple[Ints, Ints]:
     every = np.array(chunks, np.int64)
     return every[:, 0], every[:, 1]
+
+
+# `choose_sharding` as Python to paste into a training's loader, without imports; a test runs both.
+CHOOSE_SHARDING = '''\
+def choose_sharding(documents, cp={cp_size}, tile=128):
+    """"per-sequence" or "per-document", whichever gives the busiest cp rank less attention.
+
+    Both cut into 2 cp chunks, and rank i takes chunks i and 2 cp - 1 - i: of the whole sequence, or
+    of each document. `documents` are the lengths of those packed into the sequence.
+    """
+
+    def padded(prefix, length):
+        length = -(-length // tile) * tile  # kernels compute whole tiles of queries
+        return length * (2 * prefix + length + 1) / 2
+
+    by_sequence, by_document, total, begin = [0.0] * cp, [0.0] * cp, sum(documents), 0
+    ends = [total * (chunk + 1) // (2 * cp) for chunk in range(2 * cp)]
+    chunk = turn = 0
+    for length in documents:
+        at = begin
+        while at < begin + length:
+            while ends[chunk] <= at:
+                chunk += 1
+            end = min(begin + length, ends[chunk])
+            by_sequence[min(chunk, 2 * cp - 1 - chunk)] += padded(at - begin, end - at)
+            at = end
+        begin += length
+        size = length // (2 * cp)
+        for part in range(2 * cp if size else 0):
+            by_document[min(part, 2 * cp - 1 - part)] += padded(part * size, size)
+        for token in range(size * 2 * cp, length):  # what is left over, one rank after the other
+            by_document[turn] += padded(token, 1)
+            turn = (turn + 1) % cp
+    return "per-document" if max(by_document) < max(by_sequence) else "per-sequence"
+'''

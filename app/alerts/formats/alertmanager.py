@@ -13,18 +13,11 @@ from urllib.parse import urlsplit, urlunsplit
 from app import formatting
 from app.alerts.formats.figures import culprit_names, fix_text
 from app.alerts.formats.webhooks import json_text, rfc3339
+from app.alerts.labels import CULPRIT_LABELS
 from app.alerts.notice import Message, Notice, NoticeAlert
 from app.alerts.receiver import Receiver
-from app.alerts.wording import (
-    cost_sentence,
-    finding_sentence,
-    lasted_s,
-    resolved_cost_sentence,
-)
+from app.alerts.wording import cost_sentence, finding_sentence, resolution_sentence
 
-# Whom a diagnosis blames may change while an alert fires, and with other labels it would be
-# another alert: these are labels only where the alert is about them.
-_CULPRIT_LABELS = ("cause", "worker", "host")
 _FNV_START, _FNV_PRIME, _64_BITS = 14695981039346656037, 1099511628211, (1 << 64) - 1
 _NOT_IN_NAMES = re.compile(r"[^a-zA-Z0-9_]")
 _OTHER_ALERTNAMES = {
@@ -98,7 +91,9 @@ def _labels(labels: Mapping[str, str]) -> dict[str, str]:
     subject = labels.get("subject")
     kept: dict[str, str] = {}
     for name in sorted(labels):
-        is_passing = name in _CULPRIT_LABELS and labels[name] != subject
+        # Whom a diagnosis blames may change while an alert fires, and with other labels it would be
+        # another alert: these are labels only where the alert is about them.
+        is_passing = name in CULPRIT_LABELS and labels[name] != subject
         if labels[name] and not is_passing:
             kept.setdefault(_label_name(name), labels[name])
     return kept
@@ -121,7 +116,7 @@ def _annotations(notice: Notice, alert: NoticeAlert) -> Iterator[tuple[str, str 
     yield "gpu_hours_lost_per_hour", None if lost is None else f"{lost:.2f}"
     yield "confidence", formatting.confidence_figure(blame.confidence) if blame else None
     yield "culprits", culprit_names(blame) if blame else None
-    yield from ((name, alert.labels.get(name)) for name in _CULPRIT_LABELS)
+    yield from ((name, alert.labels.get(name)) for name in CULPRIT_LABELS)
     if alert.status == "firing" and detail.fix is not None:
         yield "fix", fix_text(detail.fix)
         yield "command", detail.fix.command
@@ -137,10 +132,7 @@ def _annotations(notice: Notice, alert: NoticeAlert) -> Iterator[tuple[str, str 
 def _description(alert: NoticeAlert) -> str:
     """The finding without its own figures, which compare other steps, and what the alert costs."""
     if alert.status == "resolved":
-        was = alert.was or alert.detail
-        ends_at_s = alert.starts_at_s if alert.ends_at_s is None else alert.ends_at_s
-        lasted = lasted_s(was, alert.detail, alert.starts_at_s, ends_at_s)
-        return resolved_cost_sentence(was, lasted)
+        return resolution_sentence(alert)
     blame = alert.detail.blame
     fact = "" if blame is None else f"{finding_sentence(blame)}. "
     return f"{fact}{cost_sentence(alert.detail)}".strip()
@@ -188,8 +180,6 @@ def _webhook_alert(alert: LabelledAlert) -> _AlertJson:
 
 
 def _common(of_alerts: Sequence[Mapping[str, str]]) -> dict[str, str]:
-    if not of_alerts:
-        return {}
     first, *rest = of_alerts
     return {
         name: value

@@ -1,6 +1,6 @@
 """Heading, title and facts of a notice, as messages for people show them."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from app import formatting
 from app.alerts.alert import Blame, Detail, SuggestedFix
@@ -49,25 +49,27 @@ def notice_facts(notice: Notice) -> list[tuple[str, str]]:
         else _resolved_facts(notice, lead)
     )
     found = [(name, value) for name, value in known if value is not None]
-    return [*found, *_as_of(notice)]
-
-
-def _as_of(notice: Notice) -> Iterator[tuple[str, str]]:
-    """Up to when the job was processed, for people who read the message later."""
     if notice.as_of_s is not None and notice.behind_s is not None:
+        # For people who read the message later.
         behind = formatting.short_duration(notice.behind_s)
         at = formatting.utc_time(notice.as_of_s, 0.0)
-        yield "As of", f"{at}, {behind} before this message"
+        found.append(("As of", f"{at}, {behind} before this message"))
+    return found
 
 
 def culprit_names(blame: Blame) -> str | None:
     """The first culprits by name, and how many there are besides."""
     names = (culprit.name(names_unknown_host=True) for culprit in blame.culprits[:_MAX_NAMED])
-    named = [name for name in names if name]
-    more = max(blame.num_culprits, len(blame.culprits)) - len(named)
+    number = max(blame.num_culprits, len(blame.culprits))
+    return _first_names([name for name in names if name], number)
+
+
+def _first_names(named: Sequence[str], number: int) -> str | None:
+    """These names, and how many more there are of so many; None without names."""
     if not named:
         return None
-    return "; ".join(named) + (f" and {formatting.count(more)} more" if more > 0 else "")
+    num_more = number - len(named)
+    return "; ".join(named) + (f" and {formatting.count(num_more)} more" if num_more > 0 else "")
 
 
 def fix_text(fix: SuggestedFix) -> str:
@@ -118,12 +120,7 @@ def _cost(detail: Detail) -> str | None:
 
 
 def _subjects(detail: Detail) -> str | None:
-    return _names(detail) if detail.blame is None else culprit_names(detail.blame)
-
-
-def _names(detail: Detail) -> str | None:
-    if not detail.names:
-        return None
+    if detail.blame is not None:
+        return culprit_names(detail.blame)
     named = [formatting.bidi_isolated(name) for name in detail.names[:_MAX_NAMED]]
-    more = max(detail.num_named, len(detail.names)) - len(named)
-    return "; ".join(named) + (f" and {formatting.count(more)} more" if more > 0 else "")
+    return _first_names(named, max(detail.num_named, len(detail.names)))

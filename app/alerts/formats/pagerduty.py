@@ -44,7 +44,9 @@ def render_pagerduty(notice: Notice, receiver: Receiver) -> Message:
         "class": notice.rule,
         "custom_details": _details(notice),
     }
-    lists = {"links": _links(notice), "images": _images(notice)}
+    href = notice.page_url or notice.image_url
+    image = {"src": notice.image_url, "alt": "Slowdown of each worker", "href": href}
+    lists = {"links": _links(notice), "images": [image] if notice.image_url else []}
     return Message(json_text({**event, "payload": payload, **lists}))
 
 
@@ -70,10 +72,3 @@ def _details(notice: Notice) -> dict[str, Any]:
 def _links(notice: Notice) -> list[dict[str, str]]:
     links = ((notice.page_url, "The window in Paceline"), (notice.runbook_url, "Runbook"))
     return [{"href": href, "text": text} for href, text in links if href]
-
-
-def _images(notice: Notice) -> list[dict[str, str]]:
-    if not notice.image_url:
-        return []
-    href = notice.page_url or notice.image_url
-    return [{"src": notice.image_url, "alt": "Slowdown of each worker", "href": href}]

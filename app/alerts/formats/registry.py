@@ -4,14 +4,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from functools import partial
 
-from app.alerts.formats import (
-    alertmanager,
-    email,
-    healthchecks,
-    pagerduty,
-    slack,
-    webhooks,
-)
+from app.alerts.formats import alertmanager, email, pagerduty, slack, webhooks
 from app.alerts.formats.text import fit_notice, shorten_notice
 from app.alerts.notice import Message, Notice, NoticeKind
 from app.alerts.receiver import FORMATS_WITH_ONE_INCIDENT, Format, Receiver
@@ -28,7 +21,7 @@ RENDERERS: Mapping[Format, Callable[[Notice, Receiver], Message]] = {
     "slack": slack.render_slack,
     "cloudevents": webhooks.render_cloudevents,
     "email": email.render_email,
-    "healthchecks": healthchecks.render_healthchecks,
+    "healthchecks": webhooks.render_healthchecks,
 }
 # Kinds that only one format can express.
 _ONLY_FORMAT: Mapping[NoticeKind, Format] = {
@@ -40,7 +33,7 @@ _ONLY_FORMAT: Mapping[NoticeKind, Format] = {
 def format_takes(format_: Format, kind: NoticeKind) -> bool:
     """Whether receivers of this format get notices of this kind."""
     if format_ == "healthchecks":
-        return kind in healthchecks.PING_PATHS
+        return kind in webhooks.PING_PATHS
     if kind == "fix-outcome":
         # It is no incident, and nothing would ever resolve it.
         return format_ not in FORMATS_WITH_ONE_INCIDENT
@@ -57,8 +50,7 @@ def knows_each_alert(format_: Format) -> bool:
 
 def refresh_every_s(formats: Iterable[Format]) -> float | None:
     """How often these receivers need a refresh of what fires; None: never."""
-    forgets = any(map(knows_each_alert, formats))
-    return alertmanager.REFRESH_EVERY_S if forgets else None
+    return alertmanager.REFRESH_EVERY_S if any(map(knows_each_alert, formats)) else None
 
 
 def render_notice(notice: Notice, receiver: Receiver) -> Message:

@@ -2,18 +2,13 @@
 
 import json
 from collections.abc import Iterator
-from typing import Required, TypedDict
 
-from app.alerts.formats.figures import (
-    notice_facts,
-    notice_heading,
-    notice_title,
-    unlisted_alerts,
-)
+from app.alerts.formats.figures import notice_facts, notice_heading, notice_title, unlisted_alerts
 from app.alerts.formats.text import ELLIPSIS, defang_links
 from app.alerts.formats.webhooks import json_text
 from app.alerts.notice import Message, Notice
 from app.alerts.receiver import Receiver
+from app.result.record import Json
 
 # More is refused, and with it the whole message. The length counts as escaped.
 _MAX_HEADER_CHARS = 150
@@ -55,23 +50,7 @@ def without_image(body: str) -> str:
     return json_text(content | {"blocks": blocks})
 
 
-class _Text(TypedDict):
-    type: str
-    emoji: bool
-    text: str
-
-
-class _Block(TypedDict, total=False):
-    """A block, or a button in one."""
-
-    type: Required[str]
-    text: _Text
-    fields: list[_Text]
-    image_url: str
-    alt_text: str
-    url: str
-    action_id: str
-    elements: "list[_Block]"
+_Block = dict[str, Json]  # or a part of one
 
 
 def _blocks(notice: Notice) -> Iterator[_Block]:
@@ -86,7 +65,7 @@ def _blocks(notice: Notice) -> Iterator[_Block]:
     if notice.image_url:
         yield {"type": "image", "image_url": notice.image_url, "alt_text": _ALT_TEXT}
     links = (("Open in Paceline", notice.page_url), ("Runbook", notice.runbook_url))
-    buttons: list[_Block] = [
+    buttons = [
         {"type": "button", "text": _plain_text(text), "url": url, "action_id": f"open-{number}"}
         for number, (text, url) in enumerate(links)
         if url
@@ -95,7 +74,7 @@ def _blocks(notice: Notice) -> Iterator[_Block]:
         yield {"type": "actions", "elements": buttons}
 
 
-def _plain_text(text: str, most_chars: int = _MAX_TEXT_CHARS) -> _Text:
+def _plain_text(text: str, most_chars: int = _MAX_TEXT_CHARS) -> _Block:
     return {"type": "plain_text", "emoji": False, "text": _escaped(text, most_chars)}
 
 

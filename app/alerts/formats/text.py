@@ -5,7 +5,7 @@ Text from outside is put on one line, without invisible characters and without l
 
 import re
 import unicodedata
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -104,14 +104,11 @@ _MAX_LABEL_CHARS = 256
 
 def fit_notice(notice: Notice, render: Callable[[Notice], Message]) -> Message:
     """The message of as much of the notice as fits."""
-    message = None
-    for smaller in _shorter_notices(notice):
-        message = render(smaller)
+    for num_alerts, most_chars in _SIZES:
+        message = render(shorten_notice(notice, num_alerts, most_chars))
         if message.num_bytes <= MAX_MESSAGE_BYTES:
-            break
-    if message is None or message.num_bytes > MAX_MESSAGE_BYTES:
-        raise AssertionError("a notice of one alert with short texts fits")
-    return message
+            return message
+    raise AssertionError("a notice of one alert with short texts fits")
 
 
 def shorten_notice(
@@ -134,11 +131,6 @@ def shorten_notice(
         group_key=one_line(notice.group_key, MAX_RUNBOOK_CHARS),
         group_labels=_labels(notice.group_labels),
     )
-
-
-def _shorter_notices(notice: Notice) -> Iterator[Notice]:
-    for num_alerts, most_chars in _SIZES:
-        yield shorten_notice(notice, num_alerts, most_chars)
 
 
 def _notice_alert(alert: NoticeAlert, most_chars: int) -> NoticeAlert:
@@ -194,16 +186,12 @@ def _labels(labels: Mapping[str, str]) -> dict[str, str]:
     """Built-in labels before others, by name, up to a size that is the alert's own."""
     kept: dict[str, str] = {}
     room = _MAX_LABELS_BYTES
-    for name in sorted(labels, key=_label_order):
+    for name in sorted(labels, key=lambda name: (name not in BUILT_IN_LABELS, name)):
         value = one_line(str(labels[name]), _MAX_LABEL_CHARS)
         room -= len(name.encode(errors="replace")) + len(value.encode()) + 8
         if value and room >= 0:
             kept[one_line(name, _MAX_LABEL_CHARS)] = value
     return kept
-
-
-def _label_order(name: str) -> tuple[bool, str]:
-    return name not in BUILT_IN_LABELS, name
 
 
 def _url(url: str | None) -> str | None:

@@ -1,8 +1,14 @@
-"""A notice as JSON: its data in the envelopes of Standard Webhooks and CloudEvents 1.0."""
+"""A notice as JSON, its data in the envelopes of Standard Webhooks and CloudEvents 1.0; and pings.
 
+A ping goes to a check at healthchecks.io, or at a server with the same addresses: a heartbeat is a
+POST to the check's address, an outage one to its /fail, and a test one to its /log, which changes
+nothing. The check's own alerts tell people when pings stay away.
+"""
+
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import quote, urlsplit, urlunsplit
 
 import msgspec
 from msgspec.structs import asdict
@@ -143,3 +149,22 @@ def _figures(detail: Detail) -> dict[str, float | str | None]:
         "since_step": detail.since_step,
         "since_at": _rfc3339_or_none(detail.since_at_s),
     }
+
+
+# What is put behind the check's address, by the kind of notice. Others are not sent to checks.
+PING_PATHS: Mapping[NoticeKind, str] = {"heartbeat": "", "service-down": "/fail", "test": "/log"}
+_CHANGES_NOTHING = "/log"
+
+
+def render_healthchecks(notice: Notice, receiver: Receiver) -> Message:
+    """The ping; the check's log shows its text."""
+    body = f"{notice.sentence}\n{notice.sub}".strip()
+    return Message(f"{body}\n", content_type="text/plain; charset=utf-8")
+
+
+def ping_url(url: str, kind: NoticeKind) -> str:
+    """Where the ping of this kind goes, of the check at this address."""
+    parts = urlsplit(url)
+    # What stands behind the path, such as ?create=1, stays there.
+    behind = PING_PATHS.get(kind, _CHANGES_NOTHING)
+    return urlunsplit(parts._replace(path=parts.path.rstrip("/") + behind))

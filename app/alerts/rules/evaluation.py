@@ -10,28 +10,24 @@ from dataclasses import dataclass, field, replace
 from msgspec import structs
 
 from app.alerts.alert import AlertEvent, AlertState, Blame, Detail, SuggestedFix, fingerprint
+from app.alerts.facts import MissingDataFacts, WindowFacts, window_position
 from app.alerts.labels import labels_of
-from app.alerts.readings.facts import (
-    MissingDataFacts,
-    MissingDataReading,
-    WindowFacts,
-    WindowReading,
-    window_position,
-)
-from app.alerts.readings.readings import (
+from app.alerts.readings import (
     MISSING_DATA_READINGS,
     WINDOW_READINGS,
+    MissingDataReading,
+    WindowReading,
     has_subjects,
     is_alert_of,
     with_default_thresholds,
 )
 from app.alerts.rule import SEVERITIES, On, Rule
 from app.alerts.rules import state_machine
-from app.alerts.rules.state_machine import AlertStep, ObservedWindow, SubjectReading, Transition
+from app.alerts.rules.state_machine import AlertStep, ObservedWindow, SubjectReading
 from app.alerts.wording import JOB_ENDED, NO_BASELINE_YET, RULE_REMOVED, alert_sentence
 from app.formatting import unix_time
 from app.result.finding import Finding
-from app.result.window_result import TopFix, WindowResult
+from app.result.window_result import TopFix
 from app.trace.job import job_of
 
 
@@ -82,33 +78,9 @@ class AlertChange:
         return any(event.kind in NOTIFYING_KINDS for event in self.events)
 
 
-def change_by(before: AlertState | None, step: AlertStep, now_s: float) -> AlertChange | None:
-    """The change from `before` to after the step; None where there is none to be saved."""
-    known = step.state or before
-    if known is None or (step.state == before and not step.transitions):
-        return None
-    events = tuple(_event(known, transition, now_s) for transition in step.transitions)
-    return AlertChange(known.fingerprint, known.rule, step.state, events)
-
-
-def _event(state: AlertState, transition: Transition, now_s: float) -> AlertEvent:
-    kind, detail, reason = transition
-    return AlertEvent(
-        fingerprint=state.fingerprint,
-        job_id=state.job_id,
-        rule=state.rule,
-        subject=state.subject,
-        kind=kind,
-        at_s=now_s,
-        severity=state.severity,
-        sentence=alert_sentence(replace(state, detail=detail), kind, reason),
-        threshold=state.threshold,
-        detail=detail,
-        reason=reason,
-    )
-
-
 _MAX_CULPRITS = 20
+# Rules whose figure is the loss of the whole job.
+_OF_WHOLE_LOSS = ("slowdown", "waste", "gpu-hours-lost")
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +102,9 @@ class RuleWindow:
         over = [] if above is None else [
             subject
             for subject, value in self.values.items()
-            if value >= above and subject not in known and self._is_sure(subject)
+            if value >= above
+            and subject not in known
+            and self.figure.is_sure(self.rule, self.facts, subject)
         ]  # fmt: skip
         return sorted(over, key=lambda subject: (-self.values[subject], subject))
 
@@ -147,21 +121,16 @@ class RuleWindow:
         named = {} if finding is None else self.facts.accused.labels(finding)
         return SubjectReading(
             value,
-            self._is_sure(subject),
+            self.figure.is_sure(self.rule, self.facts, subject),
             self.figure.is_found,
+            finding is not None and finding.end_step is not None,
             structs.replace(self._detail(subject, value, finding), num_named=num_more),
             {**named, **self.figure.labels(self.facts, subject)},
         )
 
-    def _is_sure(self, subject: str) -> bool:
-        """Whether it may raise an alert: what was over by the window's end does not."""
-        finding = self.figure.blame(self.facts, subject)
-        if finding is not None and finding.end_step is not None:
-            return False
-        return self.figure.is_sure(self.rule, self.facts, subject)
-
     def _detail(self, subject: str, value: float | None, found: Finding | None) -> Detail:
         facts = self.facts.shown
+        rest, is_of_whole_loss = facts.result.unexplained, self.rule.on in _OF_WHOLE_LOSS
         finding = None if found is None else self.facts.shown_finding(found)
         value = None if value is None else self.shown.get(subject, value)
         share = None if value is None else self.figure.lost_share(facts, value)
@@ -177,24 +146,8 @@ class RuleWindow:
             window_id=self.facts.window_id,
             blame=None if finding is None else blame_of(finding),
             fix=None if finding is None else _fix_of(finding, facts.result.advice),
-            unexplained=_unexplained(self.rule.on, facts.result),
+            unexplained=None if rest is None or not is_of_whole_loss else rest.sentence,
         )
-
-
-def _shown_values(rule: Rule, figure: WindowReading, facts: WindowFacts) -> Mapping[str, float]:
-    """A rule's figures as the job's page has them; none of one that compares with before."""
-    return {} if figure.is_of_run else figure.values(rule, facts.shown) or {}
-
-
-# Rules whose figure is the loss of the whole job.
-_OF_WHOLE_LOSS = ("slowdown", "waste", "gpu-hours-lost")
-
-
-def _unexplained(on: str, result: WindowResult) -> str | None:
-    """The sentence about the loss without a cause, where the rule is on the loss."""
-    if on not in _OF_WHOLE_LOSS or result.unexplained is None:
-        return None
-    return result.unexplained.sentence
 
 
 def blame_of(finding: Finding) -> Blame:
@@ -239,56 +192,34 @@ _MAX_COMMAND_CHARS = 500
 _FIXES_BY_COMMAND = ("replace-worker", "resplit-stages", "planned-gc")
 
 
-@dataclass(frozen=True, slots=True)
-class AdmittedSubjects:
-    """Subjects to look at in a window for one rule; `num_more` are over its threshold, besides."""
-
-    seen: RuleWindow
-    subjects: Sequence[str]
-    num_more: int
-
-
 def admit_subjects(
     windows: Sequence[RuleWindow], states: Iterable[AlertState], rules: Mapping[str, Rule]
-) -> list[AdmittedSubjects]:
-    """For each of a job's rules, those that have an alert, and the worst of those without.
+) -> Iterator[tuple[RuleWindow, list[str], int]]:
+    """For each of a job's rules, the subjects to look at, and how many more are over its threshold.
 
-    A whole job's alert always has room: it says more than those of any of its workers.
+    They are those that have an alert, and of those without the most severe and costly, as far as
+    there is room. A whole job's alert always has room: it says more than those of its workers.
     """
-    known: dict[str, set[str]] = {each.rule.name: set() for each in windows}
+    known: dict[str, set[str]] = {window.rule.name: set() for window in windows}
     for state in states:
         known.setdefault(state.rule, set()).add(state.subject)
-    over = [each.over(known[each.rule.name]) for each in windows]
-    admitted = _most_severe(windows, over, _room(known, rules))
-    return [
-        AdmittedSubjects(
-            each, [*sorted(known[each.rule.name]), *subjects], len(over[at]) - len(subjects)
-        )
-        for at, (each, subjects) in enumerate(zip(windows, admitted, strict=True))
-    ]  # fmt: skip
-
-
-def _room(known: Mapping[str, set[str]], rules: Mapping[str, Rule]) -> int:
-    """How many more subjects may have alerts."""
     of_jobs = {name for name, rule in rules.items() if not has_subjects(rule)}
     num_known = sum(len(subjects) for name, subjects in known.items() if name not in of_jobs)
-    return max(0, MAX_ALERTS - len(of_jobs) - num_known)
-
-
-def _most_severe(
-    windows: Sequence[RuleWindow], over: Sequence[Sequence[str]], room: int
-) -> list[list[str]]:
-    """So many of the subjects, by severity and by what they cost; and whole jobs."""
+    room = max(0, MAX_ALERTS - len(of_jobs) - num_known)
+    over = [window.over(known[window.rule.name]) for window in windows]
     ranked = sorted(
-        (-SEVERITIES.index(each.rule.severity), -each.cost(subject), at, place)
-        for at, each in enumerate(windows)
-        if each.figure.has_subjects
-        for place, subject in enumerate(over[at])
+        (-SEVERITIES.index(window.rule.severity), -window.cost(subject), at, nth)
+        for at, window in enumerate(windows)
+        if window.figure.has_subjects
+        for nth, subject in enumerate(over[at])
     )
-    found = [[] if each.figure.has_subjects else list(over[at]) for at, each in enumerate(windows)]
-    for _, _, at, place in ranked[:room]:
-        found[at].append(over[at][place])
-    return found
+    admitted = {(at, nth) for _, _, at, nth in ranked[:room]}
+    for at, window in enumerate(windows):
+        new = over[at]
+        if window.figure.has_subjects:
+            new = [subject for nth, subject in enumerate(over[at]) if (at, nth) in admitted]
+        subjects = [*sorted(known[window.rule.name]), *new]
+        yield window, subjects, len(over[at]) - len(new)
 
 
 WindowPosition = tuple[int, int]
@@ -362,10 +293,13 @@ class JobAlerts:
             changes += self._end_of_earlier_run(facts.place[0], now_s)
             at = ObservedWindow(facts.window_id, *facts.place, facts.took_s, now_s, facts.started_s)
             seen = list(self._rule_windows(facts))
-            for each in admit_subjects(seen, self._states.values(), self._rules):
-                changes += self._move_by_window(each, at)
-            self._onsets.forget({each.rule.on for each in seen})
-        return changes + list(self._move_uncounted({each.rule.name for each in seen}, now_s))
+            # A list: alerts that begin meanwhile take no more room.
+            admitted = list(admit_subjects(seen, self._states.values(), self._rules))
+            for window, subjects, num_more in admitted:
+                for subject in subjects:
+                    changes += self._move_by_window(window, subject, num_more, at)
+            self._onsets.forget({window.rule.on for window in seen})
+        return changes + list(self._move_uncounted({window.rule.name for window in seen}, now_s))
 
     def missing_data(self, facts: MissingDataFacts, now_s: float) -> list[AlertChange]:
         """Move alerts on missing data; alerts on windows then are without data."""
@@ -425,19 +359,19 @@ class JobAlerts:
                 continue
             values = figure.values(rule, facts)
             if values is not None:
-                yield RuleWindow(rule, figure, facts, values, _shown_values(rule, figure, facts))
+                # As the job's page has them; none of one that compares with before.
+                shown = {} if figure.is_of_run else figure.values(rule, facts.shown) or {}
+                yield RuleWindow(rule, figure, facts, values, shown)
 
     def _move_by_window(
-        self, of_rule: AdmittedSubjects, at: ObservedWindow
+        self, window: RuleWindow, subject: str, num_more: int, at: ObservedWindow
     ) -> Iterator[AlertChange]:
-        rule = of_rule.seen.rule
-        for subject in of_rule.subjects:
-            reading = of_rule.seen.read(subject, of_rule.num_more)
-            reading = self._onsets.with_onset(reading, rule.on, subject)
-            fresh = self._new_alert(rule, subject, reading.labels, at.now_s)
-            before = self._states.get((rule.name, subject))
-            step = state_machine.by_window(rule, before, fresh, reading, at)
-            yield from self._apply((rule.name, subject), step, at.now_s)
+        rule = window.rule
+        reading = self._onsets.with_onset(window.read(subject, num_more), rule.on, subject)
+        fresh = self._new_alert(rule, subject, reading.labels, at.now_s)
+        before = self._states.get((rule.name, subject))
+        step = state_machine.by_window(rule, before, fresh, reading, at)
+        yield from self._apply((rule.name, subject), step, at.now_s)
 
     def _move_uncounted(self, seen: Collection[str], now_s: float) -> Iterator[AlertChange]:
         """Alerts of other rules than were `seen` in the window that has closed."""
@@ -479,9 +413,16 @@ class JobAlerts:
         yield from self._apply(key, state_machine.by_end(self._states[key], reason), now_s)
 
     def _apply(self, key: tuple[str, str], step: AlertStep, now_s: float) -> Iterator[AlertChange]:
-        """Remember the next state; a change, if it is one."""
+        """Remember the next state; a change, if there is something to be saved."""
         before = self._states.pop(key, None)
         if step.state is not None:
             self._states[key] = step.state
-        if (change := change_by(before, step, now_s)) is not None:
-            yield change
+        known = step.state or before
+        if known is None or (step.state == before and not step.transitions):
+            return
+        events = []
+        for kind, detail, reason in step.transitions:
+            then = replace(known, detail=detail)
+            sentence = alert_sentence(then, kind, reason)
+            events.append(AlertEvent.of_state(then, kind, now_s, sentence, reason))
+        yield AlertChange(known.fingerprint, known.rule, step.state, tuple(events))

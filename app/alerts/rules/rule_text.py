@@ -1,236 +1,198 @@
 """Alert rules as YAML: parsed with all errors at once, each with its line, and written again.
 
-Beside the syntax this checks that a threshold can be reached and that named rules exist.
+The text is read into plain values with the line of each; ambiguous syntax is refused: anchors,
+tags, duplicate keys and a second document. `RuleIn` then says which values make no rule.
 """
 
 import json
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from fnmatch import fnmatchcase
-from typing import Any
-from urllib.parse import urlsplit
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, TypeAlias
 
-from app.alerts.labels import BUILT_IN_LABELS
-from app.alerts.readings.facts import WindowReading
-from app.alerts.readings.readings import WINDOW_READINGS
-from app.alerts.rule import MAX_RUNBOOK_CHARS, ON, SEVERITIES, Rule
-from app.alerts.rules.yaml_reader import (
-    Document,
-    Entries,
-    Items,
-    Node,
-    Problems,
-    Scalar,
-    ValueReader,
-    read_yaml,
-    shortened,
+import yaml
+from pydantic import ValidationError
+from pydantic_core import ErrorDetails
+
+from app.alerts.rule import Rule
+from app.alerts.rules.rule_in import (
+    LABEL_NAME_WANTED,
+    MAX_RULES,
+    UNUSABLE,
+    WANTED,
+    ForIn,
+    RuleIn,
+    rule_problems,
 )
-from app.errors import InvalidRules
-from app.result.causes import CAUSES
+from app.errors import InvalidRules, StartUpFailed
+from app.yaml_events import YamlRefused, yaml_events
 
-# A key of the rule, for its line, and what is wrong.
-RuleProblem = tuple[str, str]
+MAX_DEPTH = 8
+# What is nested more deeply than this is not even read past: parsers take time with its square.
+_MAX_SKIPPED_DEPTH = 32
+# Of one mapping: each wrong one is an error of the model, and none of them is counted before.
+_MAX_KEYS = 1_000
+_NULLS = {"", "~", "null", "Null", "NULL"}
+_NUMBER = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?")
+_MAX_INT = 2**53
+_BOOLEANS = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
+
+# Keys of mappings, and indexes of lists, from the outside in.
+Place: TypeAlias = tuple[str | int, ...]
 
 
-def rule_problems(
-    rule: Rule, given: Collection[str], names: Collection[str] | None
-) -> Iterator[RuleProblem]:
-    """What cannot be of one rule, of which these keys are given.
+class _Unreadable(Exception):
+    """Nothing that follows can be read."""
 
-    `names` are all rules', None where not all of them are known.
+
+class YamlReader:
+    """Plain values of a text, which is never made into objects.
+
+    By place, `lines` has the line of each value or its key, from 1, and `written` how each scalar
+    is written. `problems` are lines, None of the whole text, and words. After an error of syntax
+    not `is_whole`: what was read until then is there, but for what has begun inside the list of
+    rules.
     """
-    figure = WINDOW_READINGS.get(rule.on)
-    if figure is None:
-        for key in ("above", "clear", "of"):
-            if key in given:
-                yield key, f"{key}: {rule.on} has no value to compare: remove this key"
-    else:
-        yield from _threshold_problems(rule, figure)
-        yield from _pattern_problems(rule, figure, given)
-    for name in rule.inhibits:
-        if name == rule.name:
-            yield "inhibits", "inhibits: a rule cannot inhibit itself"
-        elif names is not None and name not in names:
-            yield "inhibits", f"inhibits: no rule is called {name!r}"
 
+    def __init__(self, text: str) -> None:
+        self.lines: dict[Place, int] = {}
+        self.written: dict[Place, str] = {}
+        self.problems: list[tuple[int | None, str]] = []
+        self.is_whole = True
+        self._text = text
+        self._events: Iterator[Any] = yaml_events(text, max_depth=_MAX_SKIPPED_DEPTH)
+        self._lists: dict[Place, list[Any]] = {}  # begun, perhaps not ended
 
-def repeated_names(rules: Sequence[Rule]) -> list[int]:
-    """Positions of rules whose name an earlier one has."""
-    names = [rule.name for rule in rules]
-    return [at for at, name in enumerate(names) if name in names[:at]]
+    def document(self) -> Any:
+        """The value of the only document; None where there is none."""
+        found = None
+        num_documents = 0
+        try:
+            while not isinstance(event := self._next(), yaml.StreamEndEvent):
+                if isinstance(event, yaml.DocumentStartEvent):
+                    num_documents += 1
+                    if num_documents > 1:
+                        self._refuse(event, "a second document: rules are one")
+                        break
+                    found = self._value(self._next(), ())
+        except _Unreadable:
+            self.is_whole = False
+            rules = self._lists.get(("rules",))
+            return None if rules is None else {"rules": rules}
+        return found
 
+    def _next(self) -> Any:
+        try:
+            return next(self._events)
+        except YamlRefused as error:
+            self.problems.append((error.line, error.words))
+        except yaml.MarkedYAMLError as error:
+            mark = error.problem_mark or error.context_mark
+            line = None if mark is None else mark.line + 1
+            self.problems.append((line, f"this is no YAML: {error.problem or error.context}"))
+        except (yaml.YAMLError, UnicodeEncodeError) as error:
+            at = getattr(error, "position", getattr(error, "start", 0))
+            line = self._text.count("\n", 0, at) + 1
+            self.problems.append((line, "a character that YAML does not allow"))
+        raise _Unreadable
 
-def _threshold_problems(rule: Rule, figure: WindowReading) -> Iterator[RuleProblem]:
-    above = rule.above
-    if above is None:
-        if figure.usual_above is None:
-            yield "on", f"above: a rule on {rule.on} needs a threshold"
-        elif rule.clear is not None:
-            yield "clear", "clear: give above, too"
-        return
-    if above <= figure.rest:
-        yield "above", f"above: {above:g} is always reached: want more than {figure.rest:g}"
-        return
-    if figure.unit == "share" and above >= 1:
-        yield "above", f"above: {above:g} is never reached: a share is below 1"
-    if rule.clear is not None and not figure.rest < rule.clear <= above:
-        yield "clear", f"clear: want more than {figure.rest:g} and at most above, {above:g}"
+    def _value(self, event: Any, place: Place) -> Any:
+        """The value that begins with this event; None in the place of one that is refused."""
+        self.lines.setdefault(place, event.start_mark.line + 1)
+        if not self._is_taken(event, len(place)):
+            self._skip(event)
+            return None
+        if isinstance(event, yaml.SequenceStartEvent):
+            items = self._lists[place] = []
+            while not isinstance(event := self._next(), yaml.SequenceEndEvent):
+                items.append(self._value(event, (*place, len(items))))
+            return items
+        if isinstance(event, yaml.MappingStartEvent):
+            return self._mapping(place)
+        self.written[place] = event.value
+        return event.value if event.style else _plain_value(event.value)
 
-
-def _pattern_problems(
-    rule: Rule, figure: WindowReading, given: Collection[str]
-) -> Iterator[RuleProblem]:
-    if "of" in given and not figure.has_subjects:
-        yield "of", f"of: {rule.on} has one alert for the whole job: remove this key"
-    if rule.on == "cause" and not any(fnmatchcase(cause, rule.of) for cause in CAUSES):
-        yield "of", f"of: no cause is like {rule.of!r}: there are {', '.join(CAUSES)}"
-
-
-RULE_NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,63}")
-MAX_LABELS = 16
-MAX_PATTERN_CHARS = 128
-MAX_WINDOWS = 1000
-
-_LABEL = re.compile(r"[a-z_][a-z0-9_]{0,63}")
-_MAX_LABEL_CHARS = 256
-_FOR_KEYS = {"windows": "for_windows", "seconds": "for_s"}
-
-
-class RuleReader(ValueReader):
-    """Reads the values of one rule; an invalid one is reported with its line, and left out."""
-
-    def rule(self, item: Entries) -> Rule | None:
-        """The rule; None where one key that it cannot be without is missing or wrong."""
+    def _mapping(self, place: Place) -> dict[str, Any]:
         found: dict[str, Any] = {}
-        for key, (line, node) in item.entries.items():
-            if key not in _KEYS:
-                self.problems.append((line, f"no key {key!r}: there are {', '.join(_KEYS)}"))
-            elif not (isinstance(node, Scalar) and node.is_null):
-                name, read = _KEYS[key]
-                value = read(self, key, node)
-                found |= value if name is None else {} if value is None else {name: value}
-        missing = [key for key in ("name", "on") if _is_missing(item, key)]
-        self.problems.extend((item.line, f"a rule without {key}") for key in missing)
-        return Rule(**found) if {"name", "on"} <= found.keys() else None
-
-    def name(self, key: str, node: Node) -> str | None:
-        """A name of small letters, digits and hyphens."""
-        text = self.text(key, node)
-        if text is None or RULE_NAME.fullmatch(text):
-            return text
-        self.refuse(node, f"{key}: {shortened(text)} is not 1 to 64 of a-z, 0-9 and -")
-        return None
-
-    def on(self, key: str, node: Node) -> str | None:
-        """What the rule is on."""
-        return self.one_of(key, node, ON)
-
-    def severity(self, key: str, node: Node) -> str | None:
-        """How bad it is."""
-        return self.one_of(key, node, SEVERITIES)
-
-    def pattern(self, key: str, node: Node) -> str | None:
-        """A pattern with * and ?."""
-        text = self.text(key, node)
-        if text is None or 0 < len(text) <= MAX_PATTERN_CHARS:
-            return text
-        self.refuse(node, f"{key}: a pattern has 1 to {MAX_PATTERN_CHARS} characters")
-        return None
-
-    def lasts(self, key: str, node: Node) -> dict[str, float]:
-        """Windows and seconds that it has to hold."""
-        if not isinstance(node, Entries):
-            self.refuse(node, f"{key}: want {{windows: 3, seconds: 30}}")
-            return {}
-        found: dict[str, float] = {}
-        for part, (line, inner) in node.entries.items():
-            if part not in _FOR_KEYS:
-                self.problems.append((line, f"{key}: no key {part!r}: there are windows, seconds"))
-            elif (value := self._lasts(f"{key}.{part}", part, inner)) is not None:
-                found[_FOR_KEYS[part]] = value
+        while not isinstance(event := self._next(), yaml.MappingEndEvent):
+            if len(found) == _MAX_KEYS:
+                self._refuse(event, f"more than {_MAX_KEYS:,} keys")
+                raise _Unreadable
+            is_text = self._is_taken(event, 0) and isinstance(event, yaml.ScalarEvent)
+            if is_text and event.value not in found:
+                self.lines[(*place, event.value)] = event.start_mark.line + 1
+                found[event.value] = self._value(self._next(), (*place, event.value))
+                continue
+            if is_text:
+                self._refuse(event, f"{event.value!r} stands here a second time")
+            elif isinstance(event, yaml.CollectionStartEvent):
+                self._refuse(event, "a key that is no text")
+            self._skip(event)
+            self._skip(self._next())
         return found
 
-    def labels(self, key: str, node: Node) -> Mapping[str, str] | None:
-        """Texts by name, which every alert of the rule has."""
-        if not isinstance(node, Entries):
-            self.refuse(node, f"{key}: want names with texts, such as {{team: training}}")
-            return None
-        if len(node.entries) > MAX_LABELS:
-            self.refuse(node, f"{key}: {len(node.entries)}, and a rule has at most {MAX_LABELS}")
-        found = {}
-        for label, (line, inner) in node.entries.items():
-            text = self.text(f"{key}.{label}", inner)
-            if not _LABEL.fullmatch(label):
-                words = "is not 1 to 64 of a-z, 0-9 and _, with no digit first"
-                self.problems.append((line, f"{key}: {shortened(label)} {words}"))
-            elif label in BUILT_IN_LABELS:
-                self.problems.append((line, f"{key}: {label} is one that alerts have anyway"))
-            elif text is not None and len(text) > _MAX_LABEL_CHARS:
-                self.refuse(inner, f"{key}.{label}: at most {_MAX_LABEL_CHARS} characters")
-            elif text is not None:
-                found[label] = text
-        return found
+    def _is_taken(self, event: Any, depth: int) -> bool:
+        if isinstance(event, yaml.AliasEvent):
+            self._refuse(event, f"*{event.anchor} refers to an anchor: write it out")
+            return False
+        if event.anchor is not None:
+            self._refuse(event, f"the anchor &{event.anchor}: write out what is to be used again")
+        if event.tag is not None:
+            self._refuse(event, f"the tag {event.tag}: values have none")
+        if depth > MAX_DEPTH:
+            self._refuse(event, "this is nested too deeply")
+        return depth <= MAX_DEPTH
 
-    def url(self, key: str, node: Node) -> str | None:
-        """An address that a browser opens."""
-        text = self.text(key, node)
-        if text is None:
-            return None
-        if len(text) <= MAX_RUNBOOK_CHARS and _is_web(text):
-            return text
-        limit = f"of at most {MAX_RUNBOOK_CHARS} characters"
-        self.refuse(node, f"{key}: want an address, https://..., {limit}")
+    def _skip(self, event: Any) -> None:
+        """Read to the end of what has begun with this event, and keep nothing of it."""
+        depth = int(isinstance(event, yaml.CollectionStartEvent))
+        while depth:
+            event = self._next()
+            depth += isinstance(event, yaml.CollectionStartEvent)
+            depth -= isinstance(event, yaml.CollectionEndEvent)
+
+    def _refuse(self, event: Any, words: str) -> None:
+        self.problems.append((event.start_mark.line + 1, words))
+
+
+def _plain_value(text: str) -> str | float | bool | None:
+    """What a scalar without quotes means."""
+    if text in _NULLS:
         return None
-
-    def names(self, key: str, node: Node) -> tuple[str, ...] | None:
-        """Names of rules."""
-        if not isinstance(node, Items):
-            self.refuse(node, f"{key}: want a list of rules, such as [cause]")
-            return None
-        found = (self.name(key, item) for item in node.items)
-        return tuple(dict.fromkeys(name for name in found if name is not None))
-
-    def _lasts(self, key: str, part: str, node: Node) -> float | int | None:
-        if part == "seconds":
-            return self.seconds(key, node)
-        value = self.number(key, node)
-        if value is None or (value == int(value) and 1 <= value <= MAX_WINDOWS):
-            return None if value is None else int(value)
-        self.refuse(node, f"{key}: want 1 to {MAX_WINDOWS}, a whole number")
-        return None
+    if _NUMBER.fullmatch(text):
+        number = float(text)
+        return int(number) if number.is_integer() and abs(number) < _MAX_INT else number
+    return _BOOLEANS.get(text.lower(), text)
 
 
-_FieldReader = Callable[[RuleReader, str, Node], Any]
-# Key in a file, argument of a rule (None: a mapping of several), and how it is read.
-_KEYS: Mapping[str, tuple[str | None, _FieldReader]] = {
-    "name": ("name", RuleReader.name),
-    "on": ("on", RuleReader.on),
-    "jobs": ("jobs", RuleReader.pattern),
-    "of": ("of", RuleReader.pattern),
-    "above": ("above", RuleReader.number),
-    "clear": ("clear", RuleReader.number),
-    "for": (None, RuleReader.lasts),
-    "keep_firing": ("keep_firing_s", RuleReader.seconds),
-    "min_confidence": ("min_confidence", RuleReader.share),
-    "severity": ("severity", RuleReader.severity),
-    "labels": ("labels", RuleReader.labels),
-    "runbook": ("runbook_url", RuleReader.url),
-    "inhibits": ("inhibits", RuleReader.names),
-    "cordon": ("cordon", RuleReader.name),
-}
-
-
-def _is_web(text: str) -> bool:
-    try:
-        parts = urlsplit(text)
-    except ValueError:
-        return False
-    return parts.scheme in ("http", "https") and bool(parts.hostname) and " " not in text
-
-
-MAX_RULES = 200
 MAX_RULES_BYTES = 256 << 10  # of a file; the API takes half of it
 MAX_PROBLEMS = 100  # of what is wrong: more is a file of another kind
+
+
+def read_rules(path: Path) -> list[Rule]:
+    """The rules in a YAML file.
+
+    Raises:
+        OSError, UnicodeDecodeError: it cannot be read.
+        InvalidRules: as `parse_rules` does.
+    """
+    with path.open("rb") as file:
+        text = file.read(MAX_RULES_BYTES + 1).decode()
+    return parse_rules(text, source=str(path))
+
+
+def rules_of_file(path: Path) -> list[Rule]:
+    """The rules in the operator's file.
+
+    Raises:
+        StartUpFailed: it cannot be read, or has rules that cannot be; the message has all lines.
+    """
+    try:
+        return read_rules(path)
+    except (OSError, UnicodeDecodeError) as error:
+        raise StartUpFailed(f"the rules in {path} cannot be read: {error}") from error
+    except InvalidRules as error:
+        raise StartUpFailed(str(error)) from error
 
 
 def parse_rules(text: str, source: str = "rules") -> list[Rule]:
@@ -239,106 +201,130 @@ def parse_rules(text: str, source: str = "rules") -> list[Rule]:
     Raises:
         InvalidRules: something is wrong; it has the lines of all of it.
     """
-    problems: Problems = []
     size = len(text.encode("utf-8", "replace"))
     if size > MAX_RULES_BYTES:
         raise InvalidRules(source, [(None, f"{size:,} bytes: at most {MAX_RULES_BYTES:,}")])
-    rules = _rules(read_yaml(text, problems), problems)
-    if problems:
-        raise InvalidRules(source, _first_problems(problems))
+    reader = YamlReader(text)
+    rules = _rules(reader.document(), reader)
+    if reader.problems:
+        in_order = sorted(reader.problems, key=lambda problem: problem[0] or 0)
+        num_more = len(in_order) - MAX_PROBLEMS
+        more = [(None, f"and {num_more:,} more")] if num_more > 0 else []
+        raise InvalidRules(source, [*in_order[:MAX_PROBLEMS], *more])
     return rules
+
+
+def _rules(document: Any, reader: YamlReader) -> list[Rule]:
+    """The rules of a document; what is wrong with them is added to the reader's problems."""
+    if document is None and not reader.is_whole:
+        return []
+    if not isinstance(document, dict) or set(document) != {"rules"}:
+        line = reader.lines.get((), 1)
+        reader.problems.append((line, "want one key, rules, with a list of them"))
+        return []
+    items, line = document["rules"], reader.lines["rules",]
+    if not isinstance(items, list):
+        # A file that was cut off must not end all watching.
+        reader.problems.append((line, "rules: want a list; [] if nothing is to be watched"))
+        return []
+    if len(items) > MAX_RULES:
+        reader.problems.append((line, f"{len(items)} rules: at most {MAX_RULES}"))
+        return []
+    named = {
+        at: item["name"]
+        for at, item in enumerate(items)
+        if isinstance(item, dict) and isinstance(item.get("name"), str)
+    }
+    # The names of rules after an error of syntax are unknown.
+    names = set(named.values()) if reader.is_whole else None
+    read = (_rule(item, ("rules", at), names, reader) for at, item in enumerate(items))
+    rules = [rule for rule in read if rule is not None]
+    seen: set[str] = set()
+    for at, name in named.items():
+        if name in seen:
+            words = f"name: another rule is called {name!r}"
+            reader.problems.append((reader.lines["rules", at, "name"], words))
+        seen.add(name)
+    return rules
+
+
+def _rule(item: Any, place: Place, names: set[str] | None, reader: YamlReader) -> Rule | None:
+    """The rule of an item of the list, if it is one."""
+    line = reader.lines[place]
+    if not isinstance(item, dict):
+        reader.problems.append((line, "want a rule: name, on and more"))
+        return None
+    try:
+        said = {key: value for key, value in item.items() if value is not None}
+        given = RuleIn.model_validate(said)
+    except ValidationError as refused:
+        for error in refused.errors(include_url=False):
+            reader.problems.append(_problem(error, place, reader))
+        return None
+    rule = given.rule()
+    for key, words in rule_problems(rule, given.model_fields_set, names):
+        reader.problems.append((reader.lines.get((*place, key), line), words))
+    return rule
+
+
+def _problem(error: ErrorDetails, of_rule: Place, reader: YamlReader) -> tuple[int, str]:
+    """Line and words of a value that the model refuses."""
+    is_key = error["loc"][-1] == "[key]"
+    inner = error["loc"][:-1] if is_key else error["loc"]
+    place = (*of_rule, *inner)
+    line = reader.lines.get(place, reader.lines[of_rule])
+    key = ".".join(map(str, inner))
+    if error["type"] == "missing":
+        return line, f"a rule without {key}"
+    if error["type"] == "extra_forbidden":
+        *outer, name = inner
+        known = ForIn.model_fields if outer else _KEYS
+        where = f"{outer[0]}: " if outer else ""
+        return line, f"{where}no key {_shortened(str(name))}: there are {', '.join(known)}"
+    top = str(inner[0])
+    if is_key:
+        key, given, wanted = top, str(inner[-1]), LABEL_NAME_WANTED
+    else:
+        given = reader.written.get(place, "")
+        wanted = WANTED[key if key in WANTED else f"{top}.*"]
+    if error["type"] == UNUSABLE:
+        return line, f"{key}: {error['msg']}"
+    said = f"{key}: {_shortened(given)}: want {wanted}" if given else f"{key}: want {wanted}"
+    is_unquoted = error["type"] == "string_type" and isinstance(error["input"], bool | float | int)
+    return line, f'{said}: write "{given}" with quotes' if is_unquoted else said
+
+
+_KEYS = tuple(field.alias or name for name, field in RuleIn.model_fields.items())
+
+
+def _shortened(text: str) -> str:
+    """A text as it is quoted in an error."""
+    return repr(text if len(text) <= 40 else f"{text[:37]}...")
 
 
 def dump_rules(rules: Sequence[Rule]) -> str:
     """The rules as `parse_rules` reads them, with all that is not left open."""
     if not rules:
         return "rules: []\n"
-    return "rules:\n" + "".join(_rule_yaml(rule) for rule in rules)
-
-
-def _first_problems(problems: Problems) -> Problems:
-    in_order = sorted(problems, key=lambda each: each[0] or 0)
-    more = len(in_order) - MAX_PROBLEMS
-    return in_order[:MAX_PROBLEMS] + ([(None, f"and {more:,} more")] if more > 0 else [])
-
-
-def _rules(found: Document, problems: Problems) -> list[Rule]:
-    top = found.top
-    if not found.is_whole and not (isinstance(top, Entries) and "rules" in top.entries):
-        return []
-    if not isinstance(top, Entries) or set(top.entries) != {"rules"}:
-        line = 1 if top is None else top.line
-        problems.append((line, "want one key, rules, with a list of them"))
-        return []
-    _, listed = top.entries["rules"]
-    if not isinstance(listed, Items):
-        # A file that was cut off must not end all watching.
-        problems.append((listed.line, "rules: want a list; [] if nothing is to be watched"))
-        return []
-    if len(listed.items) > MAX_RULES:
-        problems.append((listed.line, f"{len(listed.items)} rules: at most {MAX_RULES}"))
-        return []
-    return _checked(listed.items, problems, is_whole=found.is_whole)
-
-
-def _checked(items: Sequence[Node], problems: Problems, *, is_whole: bool) -> list[Rule]:
-    made = [
-        (item, rule)
-        for item in items
-        if isinstance(item, Entries) and (rule := RuleReader(problems).rule(item)) is not None
-    ]
-    problems += [
-        (item.line, "want a rule: name, on and more")
-        for item in items
-        if not isinstance(item, Entries)
-    ]
-    # The names of rules after a truncation are unknown.
-    names = {rule.name for _, rule in made} if is_whole else None
-    for item, rule in made:
-        for key, words in rule_problems(rule, item.entries.keys(), names):
-            problems.append((_line(item, key), words))
-    for at in repeated_names([rule for _, rule in made]):
-        item, rule = made[at]
-        problems.append((_line(item, "name"), f"name: another rule is called {rule.name!r}"))
-    return [rule for _, rule in made]
-
-
-def _is_missing(item: Entries, key: str) -> bool:
-    _, node = item.entries.get(key, (0, None))
-    return node is None or (isinstance(node, Scalar) and node.is_null)
-
-
-def _line(item: Entries, key: str) -> int:
-    return item.entries[key][0] if key in item.entries else item.line
+    return "rules:\n" + "".join(map(_rule_yaml, rules))
 
 
 def _rule_yaml(rule: Rule) -> str:
-    first, *others = _rule_lines(rule)
-    return "".join([f"  - {first}\n", *(f"    {line}\n" for line in others)])
+    said = RuleIn.of_rule(rule).model_dump(by_alias=True, warnings=False)
+    lines = [f"{key}: {_yaml(value)}\n" for key, value in said.items() if value not in _LEFT_OUT]
+    return "  - " + "    ".join(lines)
 
 
-def _rule_lines(rule: Rule) -> Iterator[str]:
-    yield f"name: {_quoted(rule.name)}"
-    yield f"on: {rule.on}"
-    for key in ("jobs", "of"):
-        if getattr(rule, key) != "*":
-            yield f"{key}: {_quoted(getattr(rule, key))}"
-    for key in ("above", "clear"):
-        if (value := getattr(rule, key)) is not None:
-            yield f"{key}: {_number(value)}"
-    yield f"for: {{windows: {rule.for_windows}, seconds: {_number(rule.for_s)}}}"
-    yield f"keep_firing: {_number(rule.keep_firing_s)}"
-    yield f"min_confidence: {_number(rule.min_confidence)}"
-    yield f"severity: {rule.severity}"
-    if rule.labels:
-        inner = ", ".join(f"{key}: {_quoted(text)}" for key, text in rule.labels.items())
-        yield f"labels: {{{inner}}}"
-    if rule.runbook_url is not None:
-        yield f"runbook: {_quoted(rule.runbook_url)}"
-    if rule.inhibits:
-        yield f"inhibits: [{', '.join(map(_quoted, rule.inhibits))}]"
-    if rule.cordon is not None:
-        yield f"cordon: {_quoted(rule.cordon)}"
+_LEFT_OUT: tuple[Any, ...] = (None, "*", {}, [])
+
+
+def _yaml(value: Any) -> str:
+    """A value on one line."""
+    if isinstance(value, dict):
+        return f"{{{', '.join(f'{key}: {_yaml(inner)}' for key, inner in value.items())}}}"
+    if isinstance(value, list):
+        return f"[{', '.join(map(_yaml, value))}]"
+    return _quoted(value) if isinstance(value, str) else f"{value:.12g}"
 
 
 def _quoted(text: str) -> str:
@@ -352,7 +338,3 @@ def _quoted(text: str) -> str:
 
 
 _YAML_WORDS = {"true", "false", "yes", "no", "on", "off", "null", "y", "n"}
-
-
-def _number(value: float) -> str:
-    return f"{value:.12g}"

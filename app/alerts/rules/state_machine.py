@@ -15,7 +15,7 @@ from app.alerts.alert import AlertEventKind, AlertState, Detail
 from app.alerts.labels import with_culprits
 from app.alerts.rule import Rule
 
-ThresholdSide = Literal["over", "unsure", "between", "under"]
+ThresholdSide = Literal["over", "ended", "unsure", "between", "under"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,12 +23,14 @@ class SubjectReading:
     """What a window that counts says of one subject; `value` is None where it is not found.
 
     One that `is_sure` may raise an alert, another only hold it up. `is_found` says that the same
-    trouble is still there, so that windows in which it costs little break no row of others.
+    trouble is still there, so that windows in which it costs little break no row of others. One
+    that `is_over` by the window's end counts, as it may come back, but raises nothing itself.
     """
 
     value: float | None
     is_sure: bool = True
     is_found: bool = False
+    is_over: bool = False
     detail: Detail = field(default_factory=Detail)
     labels: Mapping[str, str] = field(default_factory=dict)
 
@@ -53,7 +55,9 @@ def threshold_side(rule: Rule, reading: SubjectReading) -> ThresholdSide:
     if reading.value is None or rule.above is None:
         return "under"
     if reading.value >= rule.above:
-        return "over" if reading.is_sure else "unsure"
+        if not reading.is_sure:
+            return "unsure"
+        return "ended" if reading.is_over else "over"
     clear = rule.above if rule.clear is None else rule.clear
     return "between" if reading.value >= clear else "under"
 
@@ -96,7 +100,8 @@ def by_window(
     """
     where = threshold_side(rule, reading)
     if before is None:
-        return _begin(rule, fresh, reading, at) if where == "over" else AlertStep(None)
+        counts = where in ("over", "ended")
+        return _begin(rule, fresh, reading, at) if counts else AlertStep(None)
     if before.phase == "firing":
         return _firing(rule, before, fresh, reading, where, at)
     if before.epoch != at.epoch:
@@ -106,7 +111,7 @@ def by_window(
         return AlertStep(again.state, (cleared, *again.transitions))
     if where in ("unsure", "between") and reading.is_found:
         return AlertStep(replace(before, window_id=at.window_id))
-    if where != "over":
+    if where not in ("over", "ended"):
         return AlertStep(None, (Transition("cleared", _detail_at_end(reading, before, at)),))
     return _count_window(rule, before, fresh, reading, at)
 
@@ -144,7 +149,7 @@ def _begin(rule: Rule, fresh: AlertState, reading: SubjectReading, at: ObservedW
         held_s=at.took_s,
         detail=_detail_since(reading, at.first_step, at.first_at_s),
     )
-    return _fire_if_due(rule, began, at.now_s) or AlertStep(
+    return _fire_if_due(rule, began, reading, at.now_s) or AlertStep(
         began, (Transition("pending", began.detail),)
     )
 
@@ -162,7 +167,7 @@ def _count_window(
         held_s=before.held_s + at.took_s,
         detail=_detail_since(reading, before.detail.since_step, before.detail.since_at_s),
     )
-    return _fire_if_due(rule, state, at.now_s) or AlertStep(state)
+    return _fire_if_due(rule, state, reading, at.now_s) or AlertStep(state)
 
 
 def _detail_since(
@@ -198,7 +203,7 @@ def _firing(
         num_windows, held_s = (0, 0.0) if is_new_run else (before.num_windows, before.held_s)
         state = replace(state, num_windows=num_windows + 1, held_s=held_s + at.took_s)
         return AlertStep(replace(state, below_s=0.0), back)
-    if where == "unsure":
+    if where in ("unsure", "ended"):
         # The loss is the same; only its cause has become uncertain.
         return AlertStep(replace(state, num_windows=0, held_s=0.0, below_s=0.0), back)
     below_s = (0.0 if is_new_run else before.below_s) + _below_s(where, at)
@@ -222,8 +227,11 @@ def _detail_at_end(reading: SubjectReading, before: AlertState, at: ObservedWind
     )
 
 
-def _fire_if_due(rule: Rule, state: AlertState, now_s: float) -> AlertStep | None:
+def _fire_if_due(
+    rule: Rule, state: AlertState, reading: SubjectReading, now_s: float
+) -> AlertStep | None:
     is_due = state.num_windows >= rule.for_windows and state.held_s >= rule.for_s
+    is_due &= not reading.is_over
     return fire(state, now_s) if is_due else None
 
 

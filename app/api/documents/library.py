@@ -1,19 +1,129 @@
-"""Every page of docs/ by its name, as HTML, with what a reader searches: titles and headings."""
+"""Every page of docs/ by its name, as HTML, with what a reader searches: titles and headings.
+
+Of Markdown, no raw HTML is taken; each heading has an anchor; links are the service's own.
+"""
 
 import posixpath
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from html import escape
 from itertools import pairwise
 from pathlib import Path
 
-from app.api.documents import markdown
-from app.api.documents.markdown import Heading, Target
+from markdown_it import MarkdownIt
+from markdown_it.token import Token
 
 ROOT = "/docs"
 API_REFERENCE = f"{ROOT}/api"
 _INDEX = "README"
 _OUTSIDE = ("http://", "https://", "mailto:")
+
+
+_NOT_IN_ANCHORS = re.compile(r"[^\w\- ]")
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Where a link leads in the service, and the title of that page; "" if it is no page."""
+
+    address: str
+    title: str = ""
+
+
+# Of the link in a page; None where the service does not have what it names.
+LinkTarget = Callable[[str], Target | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Heading:
+    """A heading: its level (1 to 6), its text and the anchor it has in the page."""
+
+    level: int
+    text: str
+    anchor: str
+
+
+def parsed(source: str) -> list[Token]:
+    """The tokens of a page; HTML in it is text like any other."""
+    return _markdown().parse(source)
+
+
+def _markdown() -> MarkdownIt:
+    return MarkdownIt("commonmark", {"html": False}).enable("table")
+
+
+def plain_text(tokens: Sequence[Token] | None) -> str:
+    """The text of inline tokens, without marks."""
+    return "".join(
+        " " if token.type == "softbreak" else token.content
+        for token in tokens or ()
+        if token.type in ("text", "code_inline", "softbreak")
+    )
+
+
+def headings(tokens: Sequence[Token]) -> list[Heading]:
+    """All headings in order, with anchors as GitHub makes them: a second equal one gets "-1"."""
+    found: list[Heading] = []
+    seen: dict[str, int] = {}
+    for opening, inline in _heading_tokens(tokens):
+        text = plain_text(inline.children)
+        anchor = _NOT_IN_ANCHORS.sub("", text.lower()).replace(" ", "-")
+        number = seen[anchor] = seen.get(anchor, -1) + 1
+        own = f"{anchor}-{number}" if number else anchor
+        found.append(Heading(int(opening.tag[1:]), text, own))
+    return found
+
+
+def rendered(tokens: list[Token], find: LinkTarget) -> str:
+    """The page as HTML; a link without a target is plain text."""
+    for (opening, _), heading in zip(_heading_tokens(tokens), headings(tokens), strict=True):
+        opening.attrSet("id", heading.anchor)
+    for token in tokens:
+        if token.children:
+            token.children = [*_linked(token.children, find)]
+    markdown = _markdown()
+    # Wide tables and code scroll in frames of their own, which the keyboard has to reach.
+    markdown.add_render_rule("table_open", _open_table)
+    markdown.add_render_rule("table_close", _close_table)
+    markdown.add_render_rule("fence", _code_block)
+    markdown.add_render_rule("code_block", _code_block)
+    html: str = markdown.renderer.render(tokens, markdown.options, {})
+    return html
+
+
+def _heading_tokens(tokens: Sequence[Token]) -> Iterator[tuple[Token, Token]]:
+    for at, token in enumerate(tokens):
+        if token.type == "heading_open":
+            yield token, tokens[at + 1]
+
+
+def _linked(tokens: Sequence[Token], find: LinkTarget) -> Iterator[Token]:
+    target: Target | None = None
+    is_link = False
+    for token in tokens:
+        if token.type == "link_open":
+            is_link, target = True, find(str(token.attrGet("href") or ""))
+            if target is not None:
+                token.attrSet("href", target.address)
+        elif is_link and token.content.endswith(".md") and target is not None and target.title:
+            token.content = target.title  # a file's name says little to a reader of the service
+        if target is not None or token.type not in ("link_open", "link_close"):
+            yield token
+        is_link = is_link and token.type != "link_close"
+
+
+def _open_table(*_: object) -> str:
+    return '<div class="table-frame" tabindex="0" role="group" aria-label="Table"><table>\n'
+
+
+def _close_table(*_: object) -> str:
+    return "</table></div>\n"
+
+
+def _code_block(_renderer: object, tokens: Sequence[Token], at: int, *_: object) -> str:
+    return f'<pre tabindex="0"><code>{escape(tokens[at].content)}</code></pre>\n'
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +163,7 @@ class Library:
         """The side list: the sections of the index, pages of a folder after the folder's own."""
         found = []
         for title, addresses in self._index_sections():
-            own = [self._pages[each] for each in addresses if each in self._pages]
+            own = [self._pages[address] for address in addresses if address in self._pages]
             pages = (one for page in own for one in (page, *self._inside(page)))
             found.append(Group(title, tuple(dict.fromkeys(pages))))
         return tuple(group for group in found if group.pages)
@@ -74,28 +184,28 @@ class Library:
     def _pages(self) -> Mapping[str, Page]:
         paths = sorted(self._directory.rglob("*.md"))
         names = [path.relative_to(self._directory).with_suffix("").as_posix() for path in paths]
-        parsed = {name: markdown.parsed(self.source(name)) for name in names}
-        headings = {name: tuple(markdown.headings(tokens)) for name, tokens in parsed.items()}
-        titles = {_address(name): _title(name, found) for name, found in headings.items()}
+        tokens = {name: parsed(self.source(name)) for name in names}
+        found = {name: tuple(headings(tokens[name])) for name in names}
+        titles = {_address(name): found[name][0].text if found[name] else name for name in names}
 
         def page(name: str) -> Page:
-            html = markdown.rendered(parsed[name], lambda link: _target(link, name, titles))
+            html = rendered(tokens[name], lambda link: _target(link, name, titles))
             address = _address(name)
-            return Page(address, titles[address], headings[name], html)
+            return Page(address, titles[address], found[name], html)
 
         return {_address(name): page(name) for name in names}
 
     def _index_sections(self) -> Iterator[tuple[str, list[str]]]:
         title, addresses = "", list[str]()
-        tokens = markdown.parsed(self.source(_INDEX))
+        tokens = parsed(self.source(_INDEX))
         for before, token in pairwise(tokens):
             if token.type != "inline":
                 continue
             if before.type == "heading_open":
                 yield title, addresses
-                title, addresses = markdown.plain_text(token.children), []
-            links = [each for each in token.children or () if each.type == "link_open"]
-            addresses += [_address_in(str(each.attrGet("href")), _INDEX) for each in links]
+                title, addresses = plain_text(token.children), []
+            links = [inner for inner in token.children or () if inner.type == "link_open"]
+            addresses += [_address_in(str(link.attrGet("href")), _INDEX) for link in links]
         yield title, addresses
 
     def _inside(self, folder: Page) -> list[Page]:
@@ -111,10 +221,6 @@ def _address_in(link: str, name: str) -> str:
     """The address of a file that the page `name` links to."""
     path = posixpath.normpath(posixpath.join(posixpath.dirname(name), link))
     return _address(path.removesuffix(".md"))
-
-
-def _title(name: str, headings: tuple[Heading, ...]) -> str:
-    return headings[0].text if headings else name
 
 
 def _target(link: str, name: str, titles: Mapping[str, str]) -> Target | None:

@@ -1,20 +1,115 @@
-"""Routes of the documentation. Like the pages, it needs no token and is no part of the API."""
+"""Routes of the documentation. Like the pages, it needs no token and is no part of the API.
+
+Around each page stand the app's bar, the list of pages, and styles.
+"""
 
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache
+from html import escape
 
 from fastapi import APIRouter, Request
 from markdown_it.token import Token
-from starlette.responses import HTMLResponse, RedirectResponse, Response
+from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Response
 
-from app.api.documents import frame, markdown
-from app.api.documents.library import API_REFERENCE, ROOT, Library
-from app.api.pages import resources_dir
+from app.api.documents.library import API_REFERENCE, ROOT, Group, Library, Page, parsed, plain_text
+from app.api.pages import ASK_AGAIN, CachedFile, resources_dir
 from app.api.reference import reference_body, reference_sections
-from app.api.static_files import ASK_AGAIN, CachedFile
+
+_STYLES = (
+    "tokens.css",
+    "base.css",
+    "components/top-bar.css",
+    "components/buttons.css",
+    "components/state-icon.css",
+    "pages/docs.css",
+)
+_API_TITLE = "API reference"
+_MAX_SECTIONS = 24  # of the page itself in the side list; a longer one lists its chapters only
+
+_DOCUMENT = """<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="color-scheme" content="light dark">
+<title>{title} · Paceline</title>
+<link rel="icon" type="image/svg+xml" href="/static/favicon.svg">
+<link rel="preload" href="/static/fonts/inter-latin.woff2" as="font" type="font/woff2" crossorigin>
+{styles}
+<script src="/static/js/theme-at-start.js"></script>
+<script type="module" src="/static/js/docs.js"></script>
+</head>
+<body>
+<a class="skip" href="#page">Skip to the page</a>
+<header id="top-bar" class="top-bar"><noscript><a href="/">Paceline</a></noscript></header>
+<main id="page" class="page docs" tabindex="-1">
+<nav class="docs-pages" aria-label="Documentation">
+<div id="docs-search"></div>
+{pages}
+</nav>
+<article>
+{body}
+</article>
+</main>
+<div id="announcer" class="unseen" role="status" aria-live="polite"></div>
+</body>
+</html>
+"""
+
+
+def document(page: Page, groups: Sequence[Group]) -> str:
+    """A page within the frame."""
+    return _framed(page.title, page.html, _side_list(groups, page.address, _sections(page)))
+
+
+def api_document(body: str, sections: Sequence[str], groups: Sequence[Group]) -> str:
+    """The API reference within the frame; `sections` are the anchors of its chapters."""
+    own = "".join(
+        f'<li><a href="#{escape(section)}">{escape(section)}</a></li>' for section in sections
+    )
+    return _framed(_API_TITLE, body, _side_list(groups, API_REFERENCE, own))
+
+
+def missing_document(name: str, groups: Sequence[Group]) -> str:
+    """In place of a page that does not exist."""
+    body = f"<h1>No such page</h1><p>The documentation has no page {escape(name)}.</p>"
+    return _framed("No such page", body, _side_list(groups, "", ""))
+
+
+def _framed(title: str, body: str, pages: str) -> str:
+    styles = "\n".join(f'<link rel="stylesheet" href="/static/css/{name}">' for name in _STYLES)
+    return _DOCUMENT.format(title=escape(title), styles=styles, pages=pages, body=body)
+
+
+def _side_list(groups: Sequence[Group], here: str, sections: str) -> str:
+    parts = []
+    for group in groups:
+        links = [_link(page.address, page.title, here, sections) for page in group.pages]
+        parts.append(f"<h2>{escape(group.title)}</h2><ul>{''.join(links)}</ul>")
+    link = _link(API_REFERENCE, _API_TITLE, here, sections)
+    return "".join([*parts, f"<h2>API</h2><ul>{link}</ul>"])
+
+
+def _link(address: str, title: str, here: str, sections: str) -> str:
+    if address != here:
+        return f'<li><a href="{escape(address)}">{escape(title)}</a></li>'
+    inner = f"<ul>{sections}</ul>" if sections else ""
+    return f'<li><a href="{escape(address)}" aria-current="page">{escape(title)}</a>{inner}</li>'
+
+
+def _sections(page: Page) -> str:
+    inner = [heading for heading in page.headings if heading.level in (2, 3)]
+    if len(inner) > _MAX_SECTIONS:
+        inner = [heading for heading in inner if heading.level == 2]
+    return "".join(
+        f'<li class="is-level-{heading.level}"><a href="#{escape(heading.anchor)}">'
+        f"{escape(heading.text)}</a></li>"
+        for heading in inner
+    )
+
 
 GLOSSARY = "glossary"
 _DEFINITIONS = ("formula and definition", "definition", "meaning")
@@ -39,7 +134,7 @@ def definitions(source: str) -> dict[str, Definition]:
     A row "GPU time lost | `gpu_time_wasted`" is found under "gpu time lost" and "gpu_time_wasted".
     """
     found: dict[str, Definition] = {}
-    for row in _rows(markdown.parsed(source)):
+    for row in _rows(parsed(source)):
         definition = _definition(row)
         if definition is None:
             continue
@@ -60,7 +155,7 @@ def _rows(tokens: Sequence[Token]) -> Iterator[Mapping[str, Token]]:
         elif token.type == "inline":
             cells.append(token)
         elif token.type == "tr_close" and not columns:
-            columns = [markdown.plain_text(cell.children) for cell in cells]
+            columns = [plain_text(cell.children) for cell in cells]
         elif token.type == "tr_close":
             yield dict(zip(columns, cells, strict=False))
 
@@ -74,16 +169,13 @@ def _definition(row: Mapping[str, Token]) -> Definition | None:
 
 def _cell(row: Mapping[str, Token], *columns: str) -> str:
     cells = (row[column] for column in columns if column in row)
-    return next((markdown.plain_text(cell.children) for cell in cells), "")
+    return next((plain_text(cell.children) for cell in cells), "")
 
 
 def _keys(row: Mapping[str, Token], name: str) -> Iterator[str]:
     yield from (part.strip().lower() for part in name.split(","))
     if "key" in row:
         yield from _KEY.findall(row["key"].content)
-
-
-_JSON, _HTML = "application/json", "text/html"
 
 
 @cache
@@ -96,16 +188,12 @@ def library() -> Library:
 def _page(name: str) -> CachedFile:
     page = library().page(name)
     assert page is not None  # noqa: S101 - `documentation` has looked
-    return CachedFile.of(frame.document(page, library().groups).encode(), _HTML)
+    return CachedFile.of(document(page, library().groups).encode(), "text/html")
 
 
 @cache
 def _json_file(write: Callable[[], object]) -> CachedFile:
-    return CachedFile.of(json.dumps(write(), separators=(",", ":")).encode(), _JSON)
-
-
-def _titles() -> object:
-    return library().titles()
+    return CachedFile.of(json.dumps(write(), separators=(",", ":")).encode(), "application/json")
 
 
 def _definitions() -> object:
@@ -117,18 +205,24 @@ def _definitions() -> object:
 router = APIRouter(include_in_schema=False)
 
 
+@router.get("/openapi.json")
+def openapi_document(request: Request) -> Response:
+    """The OpenAPI document."""
+    return JSONResponse(request.app.openapi())
+
+
 @router.get(API_REFERENCE)
 def reference(request: Request) -> Response:
     """The OpenAPI document as a page."""
-    document = request.app.openapi()
-    sections = reference_sections(document)
-    return HTMLResponse(frame.api_document(reference_body(document), sections, library().groups))
+    described = request.app.openapi()
+    sections = reference_sections(described)
+    return HTMLResponse(api_document(reference_body(described), sections, library().groups))
 
 
 @router.get(f"{ROOT}/titles.json")
 def titles(request: Request) -> Response:
     """Titles and headings of all pages, for the search."""
-    return _json_file(_titles).answer(request, ASK_AGAIN)
+    return _json_file(library().titles).answer(request, ASK_AGAIN)
 
 
 @router.get(f"{ROOT}/definitions.json")
@@ -145,5 +239,5 @@ def documentation(request: Request, name: str = "") -> Response:
     if page is not None and library().page(name) is None:
         return RedirectResponse(page.address)  # a file of the repository
     if page is None:
-        return HTMLResponse(frame.missing_document(name, library().groups), 404)
+        return HTMLResponse(missing_document(name, library().groups), 404)
     return _page(name).answer(request, ASK_AGAIN)

@@ -4,32 +4,45 @@ Tokens and sessions are cached for seconds (`CredentialCache`), so that authenti
 session ends everywhere within five seconds after it, or its token, was revoked.
 """
 
+import asyncio
 import hashlib
 import hmac
 import re
 import secrets
 from collections.abc import Callable
 from http.cookies import CookieError, SimpleCookie
+from typing import Generic, Protocol, TypeVar
 from urllib.parse import urlsplit
 
 import structlog
-from cachetools import TLRUCache
+from cachetools import TLRUCache, TTLCache
+from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import Headers
 from starlette.types import Scope
 
-from app.api.http.credential_cache import MAX_CREDENTIALS, CredentialCache
+from app.api.http.caching import LookupCache, store_lookup
 from app.api.http.limits import FailureLimit
 from app.api.http.principal import CANARY, ROOT, ROOT_ID, Principal, principal_of_token
-from app.errors import Forbidden, Unauthorised
+from app.errors import Forbidden, PacelineError, Unauthorised
 from app.store import tokens
 from app.store.credentials import sessions
 from app.store.credentials.sessions import SessionRecord
-from app.store.database import Store
+from app.store.database import Connection, Store
 from app.store.tokens import TokenRecord
+
+log = structlog.get_logger()
 
 COOKIE = "paceline_session"
 MAX_COOKIE_CHARS = 128
 _COOKIE = re.compile(r"([0-9a-f]{16})\.[0-9A-Za-z_-]{43}")
+SAFE_METHODS = {"GET", "HEAD", "OPTIONS"}
+_HOW_TO_SIGN_IN = "send 'Authorization: Bearer pl_...', or sign in on the page"
+MAX_SECRET_CHARS = 512  # longest text that is read as a token
+# Every process refuses a revoked token or session within 5 s; the fifth second is for the lookup.
+FRESH_S = 4.0
+STALE_S = 600.0
+MAX_CREDENTIALS = 10_000
+MAX_LENGTH_DIGITS = 15  # of a body's length; int() of very many would be slow
 
 
 def session_cookie(headers: Headers) -> str | None:
@@ -61,11 +74,97 @@ def check_same_origin(scheme: str, headers: Headers) -> None:
         raise Forbidden("a session can change things only from the service's own pages")
 
 
-log = structlog.get_logger()
+class Marker(Protocol):
+    """Notes in the database that the record with this id is in use."""
 
-SAFE_METHODS = {"GET", "HEAD", "OPTIONS"}
-_HOW_TO_SIGN_IN = "send 'Authorization: Bearer pl_...', or sign in on the page"
-MAX_SECRET_CHARS = 512  # longest text that is read as a token
+    def __call__(self, conn: Connection, record_id: str, /, *, now_s: float) -> None:
+        """Note the use at this Unix time."""
+
+
+C = TypeVar("C", TokenRecord, SessionRecord)
+
+
+class CredentialCache(Generic[C]):
+    """Records by their ids, looked up once for all requests that use them.
+
+    Ids of no record are in a cache of their own: made-up ids evict no token. While the database is
+    away, known records stay valid for ten minutes; one can be revoked meanwhile only if the
+    database is away from this process alone. `find` reads a record, `mark_used` notes its use.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        find: Callable[[Connection, str], C | None],
+        mark_used: Marker,
+        *,
+        monotonic: Callable[[], float],
+        now_s: Callable[[], float],
+    ) -> None:
+        self._store = store
+        self._mark_row = mark_used
+        self._monotonic = monotonic
+        self._now_s = now_s
+        self._found: LookupCache[str, C | None] = LookupCache(
+            store_lookup(store, find),
+            fresh_s=FRESH_S,
+            stale_s=STALE_S,
+            max_keys=MAX_CREDENTIALS,
+            keep_if=lambda record: record is not None,
+            monotonic=monotonic,
+        )
+        self._unknown = self._no_unknown_ids()
+        self._marking: set[asyncio.Task[None]] = set()
+
+    async def find(self, record_id: str) -> C | None:
+        """The record as it was at most `FRESH_S` ago, or when the database last answered.
+
+        None if there is none.
+
+        Raises:
+            StoreUnavailable: the database does not answer, and the record is not known here.
+        """
+        if record_id in self._unknown:
+            return None
+        found = await self._found.get(record_id)
+        if found is None:
+            self._unknown[record_id] = None
+        return found
+
+    def good_until_s(self, record_id: str, record: C) -> float:
+        """Monotonic time until which the record need not be looked up again."""
+        until_s = self._found.fresh_until_s(record_id)
+        if record.expires_s is None:
+            return until_s
+        return min(until_s, self._monotonic() + record.expires_s - self._now_s())
+
+    def note_use(self, record_id: str, record: C) -> None:
+        """Record in the background that it is in use, at most once a minute."""
+        now_s = self._now_s()
+        is_due = (record.last_used_s or 0.0) < tokens.used_minute_s(now_s)
+        if is_due and not self._found.is_away():
+            task = asyncio.create_task(run_in_threadpool(self._mark, record_id, now_s))
+            self._marking.add(task)
+            task.add_done_callback(self._marking.discard)
+
+    def forget(self, record_id: str) -> None:
+        """Look the record up next time; may be called from any thread."""
+        self._found.forget(record_id)
+        self._unknown = self._no_unknown_ids()  # replaced, as TTLCache is not thread-safe
+
+    async def close(self) -> None:
+        """Wait until every use is recorded."""
+        await asyncio.gather(*self._marking)
+
+    def _no_unknown_ids(self) -> TTLCache[str, None]:
+        return TTLCache(MAX_CREDENTIALS, FRESH_S, timer=self._monotonic)
+
+    def _mark(self, record_id: str, now_s: float) -> None:
+        try:
+            with self._store.write() as conn:
+                self._mark_row(conn, record_id, now_s=now_s)
+        except PacelineError as error:
+            log.warning("use not noted", credential=record_id, reason=str(error))
 
 
 class Authenticator:
@@ -125,9 +224,7 @@ class Authenticator:
             return await self.caller(scope)
         except Unauthorised:
             if header(scope, b"authorization") is not None:
-                address = client_address(scope)
-                self._failures.check(address)
-                self._failures.note(address)
+                self._failures.add(client_address(scope))
             raise
 
     async def caller(self, scope: Scope) -> Principal:
@@ -141,7 +238,7 @@ class Authenticator:
         found = await self.of_token(claimed.strip())
         if found is None:
             raise Unauthorised("unknown bearer token")
-        self._remember(authorization, *found)
+        self._recent[hashlib.sha256(authorization).digest()] = found
         return found[0]
 
     async def is_known(self, scope: Scope) -> bool:
@@ -268,17 +365,17 @@ class Authenticator:
     def _no_callers(self) -> TLRUCache[bytes, tuple[Principal, float]]:
         return TLRUCache(MAX_CREDENTIALS, lambda _, found, __: found[1], timer=self._monotonic)
 
-    def _remember(self, authorization: bytes, caller: Principal, until_s: float) -> None:
-        self._recent[hashlib.sha256(authorization).digest()] = caller, until_s
-
 
 def header(scope: Scope, name: bytes) -> bytes | None:
     """The first header of this name (lower case); faster than `Headers`."""
-    for key, value in scope["headers"]:
-        if key == name:
-            found: bytes = value
-            return found
-    return None
+    return next((value for key, value in scope["headers"] if key == name), None)
+
+
+def claimed_length(scope: Scope) -> int | None:
+    """Content-Length in bytes; None if there is none, or no number that a body may have."""
+    length = header(scope, b"content-length")
+    is_number = length is not None and length.isdigit() and len(length) <= MAX_LENGTH_DIGITS
+    return int(length) if length is not None and is_number else None
 
 
 def client_address(scope: Scope) -> str:

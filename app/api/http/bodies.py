@@ -1,27 +1,33 @@
-"""Limits of requests and bytes: per second and in flight.
+"""Bodies of requests: read within limits of size, time and rate, and parsed as JSON.
 
 A project over its limits has to wait, and the others do not notice.
 """
 
 import asyncio
+import json
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
+from fastapi.exceptions import RequestValidationError
+from pydantic import BaseModel, ValidationError
+from pydantic.config import JsonDict, JsonValue
+from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from app.api.http.auth import SAFE_METHODS
-from app.api.http.in_flight import MAX_PROJECT_SHARE
+from app.api.http.auth import MAX_LENGTH_DIGITS, SAFE_METHODS
 from app.api.http.principal import OPS_PATH, TRACES_PATH, project_of_request
 from app.api.http.request_kinds import kind_of
+from app.api.http.work_places import MAX_PROJECT_SHARE, given_once, subtract
 from app.errors import (
     BadRequest,
     ByteLimit,
+    PacelineError,
     RequestLimit,
     TooLarge,
     TooSlow,
@@ -114,7 +120,6 @@ MAX_BYTES_IN_FLIGHT = 256 << 20  # of pushes; of all others another quarter of i
 _PEOPLES_PART = 0.25
 # Routes that accept Content-Encoding.
 _ENCODED = re.compile(f"{OPS_PATH.pattern}|{re.escape(TRACES_PATH)}")
-_MAX_LENGTH_DIGITS = 15  # digits; int() of very many would be slow
 
 
 # What is dropped of a body that is too large, so that its caller finds the refusal.
@@ -167,13 +172,6 @@ def sender_of(scope: Scope) -> Sender:
     return project_of_request(scope), kind_of(scope).is_push
 
 
-def _subtract(counted: Counter[Sender], sender: Sender, number: int) -> None:
-    # Projects without requests use no memory.
-    counted[sender] -= number
-    if not counted[sender]:
-        del counted[sender]
-
-
 @dataclass(slots=True)
 class _Body:
     sender: Sender
@@ -217,14 +215,14 @@ class BodyLimit:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
-        if scope["type"] != "http" or scope["method"] in SAFE_METHODS:
+        if scope["method"] in SAFE_METHODS:
             return await self._app(scope, receive, send)
         most = largest_body(scope)
         most = most._replace(max_bytes=min(self._max_bytes, most.max_bytes))
         body = _Body(sender_of(scope), most)
         try:
             if await self._read_or_drain(scope, receive, body):
-                await self._app(scope, _receive_again(b"".join(body.chunks), receive), send)
+                await self._app(scope, given_once(b"".join(body.chunks), receive), send)
         finally:
             self._give_back(body)
         return None
@@ -243,7 +241,7 @@ class BodyLimit:
 
     def _give_back(self, body: _Body) -> None:
         self._bytes_in_flight[body.is_push] -= body.size_bytes
-        _subtract(self._bytes_of_project, body.sender, body.size_bytes)
+        subtract(self._bytes_of_project, body.sender, body.size_bytes)
         body.chunks, body.size_bytes = [], 0
 
     def _check_headers(self, headers: Headers, path: str, body: _Body) -> None:
@@ -253,7 +251,7 @@ class BodyLimit:
         length = headers.get("content-length", "0")
         if not (length.isascii() and length.isdigit()):
             raise BadRequest("Content-Length is not a number")
-        if len(length) > _MAX_LENGTH_DIGITS or int(length) > body.largest.max_bytes:
+        if len(length) > MAX_LENGTH_DIGITS or int(length) > body.largest.max_bytes:
             raise body.too_large()
 
     async def _read(self, receive: Receive, body: _Body) -> bool:
@@ -307,14 +305,86 @@ async def _drain(receive: Receive) -> None:
                     return
 
 
-def _receive_again(body: bytes, receive: Receive) -> Receive:
-    is_given = False
+ReadT = TypeVar("ReadT")
 
-    async def receive_whole() -> Message:
-        nonlocal is_given
-        if is_given:
-            return await receive()
-        is_given = True
-        return {"type": "http.request", "body": body, "more_body": False}
 
-    return receive_whole
+async def read_aside(threads: asyncio.Semaphore, read: Callable[[], ReadT]) -> ReadT:
+    """What `read` makes of a long body, in one of so many threads; raises what it raises."""
+    try:
+        async with threads:
+            return await run_in_threadpool(read)
+    except PacelineError as error:
+        # The traceback and its frames form a cycle that would keep the body (up to 8 MB) until the
+        # next collection, which may be minutes away.
+        raise error.with_traceback(None) from None
+
+
+JSON_TYPE = "application/json"
+MAX_FIELDS = 20  # that an answer names as wrong
+# A hundred thousand unknown fields are as many errors, made and freed: half a second.
+_MAX_KEYS = 1_000
+_NOT_JSON = "the body is not valid JSON"
+
+_Model = TypeVar("_Model", bound=BaseModel)
+
+
+def read_model(model: type[_Model], body: bytes, content_type: str) -> _Model:
+    """Parse a JSON body of a caller; in a thread, as a large one takes a tenth of a second.
+
+    Raises:
+        UnsupportedMedia: another Content-Type.
+        BadRequest: the body is not valid JSON, or has an object of too many fields.
+        RequestValidationError: with the first wrong fields.
+    """
+    given = read_json(body, content_type)
+    try:
+        return model.model_validate(given)
+    except ValidationError as error:
+        found = error.errors(include_url=False, include_input=False, include_context=False)
+    # What the caller sent, and its errors, are freed in this thread: they do not go along.
+    del given, found[MAX_FIELDS:]
+    raise RequestValidationError([{**item, "loc": ("body", *item["loc"])} for item in found])
+
+
+def read_json(body: bytes, content_type: str) -> Any:
+    """Parse a JSON body.
+
+    Raises:
+        UnsupportedMedia: another Content-Type.
+        BadRequest: the body is not valid JSON, or has an object of too many fields.
+    """
+    if content_type.partition(";")[0].strip().lower() != JSON_TYPE:
+        raise UnsupportedMedia(f"send {JSON_TYPE}")
+    try:
+        return json.loads(body, object_pairs_hook=_object)
+    except (ValueError, RecursionError) as error:
+        raise unreadable_json(error) from error
+
+
+def _object(fields: Sequence[tuple[str, JsonValue]]) -> JsonDict:
+    if len(fields) <= _MAX_KEYS:
+        return dict(fields)
+    num = len(fields)
+    del fields  # else the error's traceback keeps them, to be freed by the event loop
+    raise BadRequest(f"an object of the body has {num:,} fields: no request needs more than 30")
+
+
+def unreadable_json(cause: BaseException | None) -> BadRequest:
+    """The refusal of a body for this error of the parser."""
+    match cause:
+        case json.JSONDecodeError():
+            return unreadable_json_at(cause.pos, cause.msg)
+        case RecursionError():
+            reason = "brackets are nested too deeply: no request needs more than ten levels"
+        case UnicodeDecodeError():
+            reason = "the text is not valid UTF-8"
+        case ValueError():
+            reason = "an integer has thousands of digits: no request needs more than twenty"
+        case _:
+            reason = "check it with another parser"
+    return BadRequest(f"{_NOT_JSON}: {reason}")
+
+
+def unreadable_json_at(position: int | str, reason: str) -> BadRequest:
+    """The refusal of a body with a syntax error at this character."""
+    return BadRequest(f"{_NOT_JSON}: character {position}: {reason}")

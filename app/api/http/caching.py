@@ -7,46 +7,20 @@ import asyncio
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Hashable, Iterator
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable, Hashable
 from functools import partial
 from typing import Generic, NamedTuple, TypeVar
+from weakref import WeakValueDictionary
 
 from cachetools import LRUCache
+from starlette.concurrency import run_in_threadpool
 
 from app.errors import StoreUnavailable
+from app.store.database import Connection, Store
 from app.work_budget import hold, within
 
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
-
-
-class _CountedLock:
-    def __init__(self) -> None:
-        self.lock = threading.Lock()
-        self.num_users = 0
-
-
-class _KeyLocks:
-    """One lock per key; locks without users are deleted."""
-
-    def __init__(self) -> None:
-        self._locks: dict[Hashable, _CountedLock] = {}
-        self._guard = threading.Lock()
-
-    @contextmanager
-    def hold(self, key: Hashable) -> Iterator[None]:
-        with self._guard:
-            counted = self._locks.setdefault(key, _CountedLock())
-            counted.num_users += 1
-        try:
-            with hold(counted.lock):
-                yield
-        finally:
-            with self._guard:
-                counted.num_users -= 1
-                if not counted.num_users:
-                    del self._locks[key]
 
 
 class _Entry(NamedTuple, Generic[V]):
@@ -80,13 +54,16 @@ class ComputeCache(Generic[K, V]):
             max_size, getsizeof=lambda entry: min(size_of(entry.value), max_size)
         )
         self._lock = threading.Lock()
-        self._computing = _KeyLocks()
+        # One for each key that is computed now: it goes with the last thread that holds it.
+        self._computing: WeakValueDictionary[K, threading.Lock] = WeakValueDictionary()
 
     def get(self, key: K, compute: Callable[[], V]) -> V:
         """The cached value; computed first if there is none."""
         entry = self._fresh(key)
         if entry is None:
-            with self._computing.hold(key):
+            with self._lock:
+                turn = self._computing.setdefault(key, threading.Lock())
+            with hold(turn):
                 # A caller that waited for the lock finds the value of the previous holder.
                 entry = self._fresh(key) or self._compute(key, compute)
         return entry.value
@@ -121,10 +98,8 @@ class ComputeCache(Generic[K, V]):
             self._entries[key] = entry
             self._note_use(key, self._monotonic())
             if len(self._used_s) > 2 * len(self._entries):  # evicted for their size
-                kept = (
-                    (each, at_s) for each, at_s in self._used_s.items() if each in self._entries
-                )
-                self._used_s = OrderedDict(kept)
+                used = self._used_s.items()
+                self._used_s = OrderedDict(pair for pair in used if pair[0] in self._entries)
         return entry
 
 
@@ -135,6 +110,19 @@ RETRY_STORE_S = 1.0
 class _Lookup(NamedTuple, Generic[V]):
     task: asyncio.Task[V]
     until_s: float
+
+
+def store_lookup(store: Store, read: Callable[[Connection, K], V]) -> Callable[[K], Awaitable[V]]:
+    """A lookup that reads the store in a thread, for a `LookupCache`."""
+
+    def read_now(key: K) -> V:
+        with store.read() as conn:
+            return read(conn, key)
+
+    async def look_up(key: K) -> V:
+        return await run_in_threadpool(read_now, key)
+
+    return look_up
 
 
 class LookupCache(Generic[K, V]):

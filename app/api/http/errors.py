@@ -1,29 +1,34 @@
 """Every refusal as a problem document (RFC 9457), without internal details.
 
-A 405 lists all methods of the path: the framework names only those of one route.
+A 405 lists all methods of the path: the framework names only those of one route. Query parameters
+that a route does not have are refused with the nearest one: a misspelt filter that is ignored would
+show everything, as if it all matched.
 """
 
 import json
 import random
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from difflib import get_close_matches
 from http import HTTPStatus
 from typing import Any, cast
 from urllib.parse import quote
 
 import structlog
 from fastapi import FastAPI, Request
+from fastapi.dependencies.models import Dependant
 from fastapi.exceptions import RequestValidationError
+from fastapi.routing import APIRoute
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 from starlette.types import Scope
 from typing_extensions import override
 
-from app.api.http.json_bodies import MAX_FIELDS, unreadable_json, unreadable_json_at
-from app.api.http.parameters import misfit_words
-from app.api.http.refused_jobs import note_failure
-from app.api.http.request_log import loggable_path
+from app.api.http.bodies import MAX_FIELDS, unreadable_json, unreadable_json_at
+from app.api.http.request_log import loggable_path, note_failure
 from app.errors import InvalidRequest, InvalidRules, PacelineError, UnsupportedMedia
 from app.ingest.wire.body import UnknownFormat
 
@@ -32,20 +37,15 @@ _PARAMETER = re.compile(r"\\{[a-z_]+\\}")
 
 def allowed_methods(app: FastAPI, path: str) -> list[str]:
     """Methods of an API path, sorted; empty for other paths."""
-    known = _paths(app.openapi()["paths"])
-    found = [methods for pattern, methods in known if pattern.fullmatch(path)]
-    return sorted({method for methods in found for method in methods})
-
-
-def _paths(known: Mapping[str, Iterable[str]]) -> list[tuple[re.Pattern[str], list[str]]]:
-    # Needed for 405 only, so not cached.
-    return [
-        (
-            re.compile(_PARAMETER.sub("[^/]+", re.escape(template))),
-            [method.upper() for method in operations],
-        )
-        for template, operations in known.items()
-    ]
+    # Needed for 405 only, so no pattern is cached.
+    return sorted(
+        {
+            method.upper()
+            for template, operations in app.openapi()["paths"].items()
+            if re.fullmatch(_PARAMETER.sub("[^/]+", re.escape(template)), path)
+            for method in operations
+        }
+    )
 
 
 log = structlog.get_logger()
@@ -93,10 +93,11 @@ def problem(
     return Problem(body, status, {**closing, **(headers or {})})
 
 
-def refusal(scope: Scope, error: PacelineError) -> Problem:
-    """The problem document of a `PacelineError`."""
-    if error.status == HTTPStatus.INTERNAL_SERVER_ERROR:
-        return internal_error(scope, error)
+def refusal(scope: Scope, error: Exception) -> Problem:
+    """The problem document of an error; one that is no `PacelineError` is logged, too."""
+    if not isinstance(error, PacelineError) or error.status == HTTPStatus.INTERNAL_SERVER_ERROR:
+        log.error("request failed", path=loggable_path(scope.get("path", "")), exc_info=error)
+        return problem(scope, 500, "internal", "Something broke here. The log has the reason.")
     headers = {}
     if error.status in (429, 503):
         note_failure(scope, error)
@@ -109,12 +110,6 @@ def refusal(scope: Scope, error: PacelineError) -> Problem:
         return _invalid_rules(scope, error)
     known = error.members if isinstance(error, UnknownFormat) else {}
     return problem(scope, error.status, error.code, str(error), headers, **known)
-
-
-def internal_error(scope: Scope, error: Exception) -> Problem:
-    """The problem document of an unexpected exception, which is logged."""
-    log.error("request failed", path=loggable_path(scope.get("path", "")), exc_info=error)
-    return problem(scope, 500, "internal", "Something broke here. The log has the reason.")
 
 
 def install_error_handlers(app: FastAPI) -> None:
@@ -141,12 +136,11 @@ def _invalid_rules(scope: Scope, error: InvalidRules) -> Problem:
         }
         for line, words in error.problems[:MAX_LINES]
     ]
-    detail = "; ".join(f"{each['field']}: {each['message']}" for each in lines[:3])
-    return problem(scope, error.status, error.code, detail, errors=lines)
+    return problem(scope, error.status, error.code, _first_three(lines), errors=lines)
 
 
 async def _on_refusal(request: Request, error: Exception) -> Response:
-    return refusal(request.scope, cast(PacelineError, error))
+    return refusal(request.scope, error)
 
 
 async def _on_http(request: Request, error: Exception) -> Response:
@@ -176,8 +170,12 @@ async def _on_invalid(request: Request, error: Exception) -> Response:
         {"field": _field_path(item["loc"]), "message": _words(request, item)[:_MAX_MESSAGE_CHARS]}
         for item in found[:MAX_FIELDS]
     ]
-    detail = "; ".join(f"{field['field']}: {field['message']}" for field in fields[:3])
+    detail = _first_three(fields)
     return problem(request.scope, InvalidRequest.status, InvalidRequest.code, detail, errors=fields)
+
+
+def _first_three(wrong: Sequence[Mapping[str, object]]) -> str:
+    return "; ".join(f"{field['field']}: {field['message']}" for field in wrong[:3])
 
 
 def _words(request: Request, item: ErrorDetails) -> str:
@@ -197,3 +195,77 @@ def _has_body_of_another_kind(request: Request, found: Any) -> bool:
 
 def _field_path(location: tuple[int | str, ...]) -> str:
     return ".".join(str(part)[:64] for part in location)
+
+
+USED_PARAMETERS = "paceline.used_parameters"  # of a request's scope: those that middleware takes
+_MAX_NAME_CHARS = 64
+
+
+def unknown_parameters(names: Iterable[str], known: Sequence[str]) -> RequestValidationError:
+    """The refusal of these parameters, where the `known` ones are allowed."""
+    return RequestValidationError(
+        [
+            {"type": "unknown_parameter", "loc": ("query", name), "msg": _unknown(name, known)}
+            for name in dict.fromkeys(names)
+        ]
+    )
+
+
+async def refuse_unknown_parameters(request: Request) -> None:
+    """A dependency of every route of the API.
+
+    Raises:
+        RequestValidationError: the query has parameters that the route does not have.
+    """
+    given = request.query_params.keys()
+    if not given:
+        return
+    known = query_parameters(request.scope["route"])
+    used = request.scope.get(USED_PARAMETERS, ())
+    unknown = [name for name in given if name not in known and name not in used]
+    if unknown:
+        raise unknown_parameters(unknown, known)
+
+
+def query_parameters(route: APIRoute) -> tuple[str, ...]:
+    """Names of the route's query parameters, sorted."""
+    places = (place for place, _ in _parameters(route.dependant))
+    return tuple(sorted({name for where, name in places if where == "query"}))
+
+
+def misfit_words(route: APIRoute, location: tuple[int | str, ...], value: object) -> str | None:
+    """What a parameter in the path or query has to be, where its value does not fit its pattern.
+
+    None of anything else than such a parameter.
+    """
+    known = _parameters(route.dependant)
+    info = next((info for place, info in known if place == location), None)
+    if info is None:
+        return None
+    example = next(iter(info.examples or ()), None)
+    described = info.description or ""
+    more = f" For example: {example}" if example and "such as" not in described else ""
+    return f"{str(value)[:_MAX_NAME_CHARS]!r} does not fit. {described}{more}"
+
+
+def _parameters(dependant: Dependant) -> Iterator[tuple[tuple[str, str], FieldInfo]]:
+    """Parameters in path and query with their places, those of dependencies included."""
+    for field in dependant.path_params:
+        yield ("path", field.alias), field.field_info
+    for field in dependant.query_params:
+        model = field.field_info.annotation
+        if isinstance(model, type) and issubclass(model, BaseModel):
+            yield from ((("query", name), info) for name, info in model.model_fields.items())
+        else:
+            yield ("query", field.alias), field.field_info
+    for inner in dependant.dependencies:
+        yield from _parameters(inner)
+
+
+def _unknown(name: str, known: Sequence[str]) -> str:
+    """What is wrong with an unknown parameter, and what to write instead."""
+    if not known:
+        return "no such parameter: this takes none"
+    near = get_close_matches(name[:_MAX_NAME_CHARS].lower(), known, n=1)
+    meant = f"did you mean {near[0]}? " if near else ""
+    return f"no such parameter; {meant}this takes {', '.join(known)}"

@@ -1,13 +1,16 @@
 """Field types and models that several routes share: ids, cursors, times, matchers, workers."""
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
-from typing import Annotated, Literal
+from functools import cache
+from operator import attrgetter
+from typing import Annotated, Any, Literal, Self
 
 from fastapi import Path, Query
 from msgspec import to_builtins
 from pydantic import (
+    AliasPath,
     BaseModel,
     BeforeValidator,
     ConfigDict,
@@ -37,14 +40,14 @@ JobId = Annotated[
         examples=["llm-70b"],
     ),
 ]
-_WINDOW_PATTERN = r"^(latest|[0-9]{1,9}-[0-9]{1,16})$"
+WINDOW_PATTERN = r"^(latest|[0-9]{1,9}-[0-9]{1,16})$"
 _WINDOW_TEXT = (
     "Window id: epoch and first step, such as `3-64`; or `latest`, the newest closed one."
 )
 WindowId = Annotated[
-    str, Path(pattern=_WINDOW_PATTERN, description=_WINDOW_TEXT, examples=["latest"])
+    str, Path(pattern=WINDOW_PATTERN, description=_WINDOW_TEXT, examples=["latest"])
 ]
-_RANGE_PATTERN = r"^(recent|latest|[0-9]{1,9}-[0-9]{1,16}(\.\.[0-9]{1,9}-[0-9]{1,16})?)$"
+RANGE_PATTERN = r"^(recent|latest|[0-9]{1,9}-[0-9]{1,16}(\.\.[0-9]{1,9}-[0-9]{1,16})?)$"
 _RANGE_TEXT = (
     "Window id: epoch and first step, such as `3-64`; or a range of two ids, such as `3-0..3-64`; "
     "or `latest`, the newest closed window with figures; or `recent`, the steps that the job is "
@@ -52,9 +55,9 @@ _RANGE_TEXT = (
     "finished job its whole run."
 )
 WindowsId = Annotated[
-    str, Path(pattern=_RANGE_PATTERN, description=_RANGE_TEXT, examples=["latest"])
+    str, Path(pattern=RANGE_PATTERN, description=_RANGE_TEXT, examples=["latest"])
 ]
-ShownWindow = Annotated[str, Query(pattern=_RANGE_PATTERN, description=_RANGE_TEXT)]
+ShownWindow = Annotated[str, Query(pattern=RANGE_PATTERN, description=_RANGE_TEXT)]
 ChosenSteps = Annotated[
     str | None,
     Query(
@@ -73,6 +76,17 @@ SinceStep = Annotated[
         "causes start at it. Figures by worker, stage and operation type are of whole windows.",
     ),
 ]
+
+
+def hex_id(owner: str) -> Any:
+    """The parameter in the path that is the id of a stored `owner`, such as "view"."""
+    return Path(
+        pattern=r"^[0-9a-f]{1,32}$",
+        description=f"The {owner}'s id.",
+        examples=["5f0c3a9be81d42670fa1c2d3"],
+    )
+
+
 Cursor = Annotated[
     str | None,
     Query(
@@ -127,6 +141,34 @@ class ResponseModel(BaseModel):
 
     model_config = ConfigDict(extra="forbid", from_attributes=True, validate_by_name=True)
 
+    @classmethod
+    def of_record(cls, *records: object, **more: object) -> Self:
+        """The answer made of records, of which the first that has a field gives it.
+
+        `more` is what no record has, or has in another form.
+        """
+        given = dict(more)
+        for name, read in _readers(cls).items():
+            if name not in given:
+                for record in records:
+                    try:
+                        given[name] = read(record)
+                    except AttributeError:
+                        continue
+                    break
+        return cls.model_validate(given)
+
+
+@cache
+def _readers(model: type[ResponseModel]) -> dict[str, Callable[[object], object]]:
+    """How each field is read from a record: by its name there, or by the path to it."""
+    named = {name: field.validation_alias or name for name, field in model.model_fields.items()}
+    paths = {
+        name: ".".join(map(str, alias.path)) if isinstance(alias, AliasPath) else str(alias)
+        for name, alias in named.items()
+    }
+    return {name: attrgetter(path) for name, path in paths.items()}
+
 
 def timestamp(unix_s: float) -> datetime:
     """Unix time as a datetime in UTC (RFC 3339 in JSON)."""
@@ -174,10 +216,11 @@ class CulpritOut(ResponseModel):
 
 
 AsOfField = Annotated[
-    datetime | None,
+    UnixTime | None,
     Field(
+        validation_alias="at_s",
         description="What its workers sent up to then is processed, later data is not; null before "
-        "a consumer has worked."
+        "a consumer has worked.",
     ),
 ]
 BehindField = Annotated[
@@ -212,15 +255,12 @@ Matchers = Annotated[list[MatcherOut], Field(max_length=MAX_MATCHERS)]
 
 def matchers_of(given: Iterable[MatcherOut]) -> list[Matcher]:
     """Matchers from a request."""
-    return [Matcher(each.label, each.pattern, each.is_negative) for each in given]
+    return [Matcher(**matcher.model_dump()) for matcher in given]
 
 
 def matchers_out(known: Sequence[Matcher]) -> list[MatcherOut]:
     """Matchers for an answer."""
-    return [
-        MatcherOut(label=each.label, pattern=each.pattern, is_negative=each.is_negative)
-        for each in known
-    ]
+    return [MatcherOut.model_validate(matcher, from_attributes=True) for matcher in known]
 
 
 class WorkerOut(ResponseModel):

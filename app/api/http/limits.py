@@ -47,6 +47,11 @@ class FailureLimit:
                 f"too many unknown {self._what} from this address: wait", retry_after_s=wait_s
             )
 
+    def add(self, address: str) -> None:
+        """Count one failure; raises as `check` does, if there were too many before it."""
+        self.check(address)
+        self.note(address)
+
     def note(self, address: str) -> None:
         """Count one failure; the latest 10,000 addresses are kept."""
         self._failures.setdefault(address, deque()).append(self._now_s())

@@ -7,17 +7,18 @@ import itertools
 import re
 import secrets
 from collections.abc import Collection
+from functools import cache
 
 import structlog
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from app.alerts.picture_links import PICTURES_PATH
-from app.api.http.auth import SAFE_METHODS, Authenticator, header
+from app.api.http.auth import SAFE_METHODS, Authenticator, claimed_length, header
 from app.api.http.bodies import ProjectRates, sender_of
-from app.api.http.errors import internal_error, refusal
+from app.api.http.errors import refusal
 from app.api.http.picture_links import PictureLinkAuth
 from app.api.http.principal import SHARE_PATH, TRACES_PATH, attach_principal, needed_scopes
-from app.errors import PacelineError, WrongHost
+from app.errors import WrongHost
 
 API_PREFIX = "/api/"
 # A page asks for its session, and signs in; everything else under /api needs authentication.
@@ -38,7 +39,6 @@ TLS_HEADERS = {"strict-transport-security": "max-age=31536000"}
 API_HEADERS = {"cache-control": "no-store"}
 _MAX_KNOWN_HOSTS = 1000
 _HOST = re.compile(r"(\[(?P<ip_v6>[^\[\]]*)\]|(?P<name>[^:\[\]]*))(:[0-9]{1,5})?")
-_MAX_LENGTH_DIGITS = 15  # digits; int() of very many would be slow
 
 
 class HeaderMiddleware:
@@ -51,8 +51,6 @@ class HeaderMiddleware:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
-        if scope["type"] != "http":
-            return await self._app(scope, receive, send)
         request_id = f"{self._process}{next(self._counter):016x}"
         # Each request has its own context, so nothing needs to be unbound.
         structlog.contextvars.bind_contextvars(request_id=request_id)
@@ -66,30 +64,18 @@ class HeaderMiddleware:
                 given = message["headers"]
                 # Linked pictures may be cached and embedded elsewhere, and shared snapshots have
                 # a policy of their own: their own headers win.
-                usual = [each for each in ready if each[0] not in dict(given)] if has_own else ready
+                usual = [pair for pair in ready if pair[0] not in dict(given)] if has_own else ready
                 message["headers"] = [*given, *usual, own]
             await send(message)
 
-        return await self._app(scope, receive, send_with_headers)
+        await self._app(scope, receive, send_with_headers)
 
 
-def _encoded(headers: dict[str, str]) -> list[tuple[bytes, bytes]]:
-    return [(name.encode(), value.encode()) for name, value in headers.items()]
-
-
-# By (of_api, over_tls).
-_ENCODED_HEADERS = {
-    (of_api, over_tls): _encoded(
-        SECURITY_HEADERS | (API_HEADERS if of_api else {}) | (TLS_HEADERS if over_tls else {})
-    )
-    for of_api in (False, True)
-    for over_tls in (False, True)
-}
-
-
+@cache
 def common_headers(*, of_api: bool, over_tls: bool) -> list[tuple[bytes, bytes]]:
     """Headers of every answer, without the request id."""
-    return _ENCODED_HEADERS[of_api, over_tls]
+    headers = SECURITY_HEADERS | (API_HEADERS if of_api else {}) | (TLS_HEADERS if over_tls else {})
+    return [(name.encode(), value.encode()) for name, value in headers.items()]
 
 
 class ErrorMiddleware:
@@ -100,8 +86,6 @@ class ErrorMiddleware:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
-        if scope["type"] != "http":
-            return await self._app(scope, receive, send)
         has_begun = False
 
         async def watched_send(message: Message) -> None:
@@ -112,14 +96,9 @@ class ErrorMiddleware:
         try:
             await self._app(scope, receive, watched_send)
         except Exception as error:
-            answer = (
-                refusal(scope, error)
-                if isinstance(error, PacelineError)
-                else internal_error(scope, error)
-            )
+            answer = refusal(scope, error)
             if not has_begun:
                 await answer(scope, receive, send)
-        return None
 
 
 class HostMiddleware:
@@ -132,7 +111,7 @@ class HostMiddleware:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
-        if scope["type"] == "http" and "*" not in self._allowed:
+        if "*" not in self._allowed:
             host = header(scope, b"host")
             if host not in self._known:
                 self._check(host)
@@ -168,7 +147,7 @@ class AuthMiddleware:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
-        if scope["type"] != "http" or not _needs_auth(scope):
+        if not _needs_auth(scope):
             return await self._app(scope, receive, send)
         if _is_picture_link(scope):
             caller = await self._links.admit(scope)
@@ -182,18 +161,12 @@ class AuthMiddleware:
 
     def _counted(self, scope: Scope, receive: Receive) -> Receive:
         sender = sender_of(scope)
-        length = header(scope, b"content-length")
-        if length is None and scope["method"] not in SAFE_METHODS:
-            self._limits.take(sender, 0)
-            return self._limits.counted(sender, receive)
-        self._limits.take(sender, _size_bytes(length))
-        return receive
-
-
-def _size_bytes(length: bytes | None) -> int:
-    # `BodyLimit` refuses a length that is no number or too large.
-    is_number = length is not None and length.isdigit() and len(length) <= _MAX_LENGTH_DIGITS
-    return int(length) if length is not None and is_number else 0
+        # `BodyLimit` refuses a length that is no number or too large.
+        self._limits.take(sender, claimed_length(scope) or 0)
+        is_stated = header(scope, b"content-length") is not None
+        if is_stated or scope["method"] in SAFE_METHODS:
+            return receive
+        return self._limits.counted(sender, receive)
 
 
 def _needs_auth(scope: Scope) -> bool:

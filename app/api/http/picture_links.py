@@ -47,9 +47,7 @@ class PictureLinkAuth:
         """
         picture = await self._opened(str(scope["path"]).removeprefix(PICTURES_PATH))
         if picture is None:
-            address = client_address(scope)
-            self._failures.check(address)
-            self._failures.note(address)
+            self._failures.add(client_address(scope))
             raise PictureNotFound
         scope[_SCOPE_KEY] = picture
         return Principal(picture.project, _SCOPES, picture.job, "picture", "link to a picture")

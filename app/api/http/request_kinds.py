@@ -12,7 +12,7 @@ from typing import cast
 
 from starlette.types import Scope
 
-from app.api.http.auth import SAFE_METHODS, header
+from app.api.http.auth import SAFE_METHODS, claimed_length, header
 from app.api.http.principal import OPS_PATH, needed_scope
 
 PNG = "image/png"
@@ -26,7 +26,6 @@ _COMPUTED_FROM_BODY = re.compile(r"/api/v1/jobs/[^/]+/(?:fixes|shares|what-ifs)"
 _PARSED = re.compile(r"/api/v1/rules(?:/check)?")
 _QUESTION = re.compile(r"/api/v1/jobs/[^/]+/windows/[^/]+/what-if")
 _SHORT_BYTES = 64 << 10  # a body that is parsed in a few milliseconds
-_MAX_DIGITS = 9  # digits; int() of very many would be slow
 _DOWNLOAD = re.compile(r"/api/v1/jobs/[^/]+/windows/[^/]+/(?:timeline|trace)")
 
 
@@ -134,15 +133,15 @@ def _kind(scope: Scope) -> Kind:
 
 def _is_long(scope: Scope) -> bool:
     """Whether the body is long, or does not say how long it is."""
-    length = header(scope, b"content-length")
-    if length is None:
+    if header(scope, b"content-length") is None:
         return header(scope, b"transfer-encoding") is not None
-    return not length.isdigit() or len(length) > _MAX_DIGITS or int(length) > _SHORT_BYTES
+    length = claimed_length(scope)
+    return length is None or length > _SHORT_BYTES
 
 
 def chart_of_picture(scope: Scope) -> str | None:
     """Path of the chart that is requested as a picture; None of other requests."""
-    if scope["type"] != "http" or scope["method"] != "GET":
+    if scope["method"] != "GET":
         return None
     found = _CHART.fullmatch(scope["path"])
     if found is None or not (found["suffix"] or _prefers_png(scope)):

@@ -1,8 +1,12 @@
 """Counts every answer by route and status; logs those with status 400 and above.
 
 `ApiMetrics` are the counters of one API process for /metrics; they name no project, job or worker.
+`RefusedJobs` are the jobs whose batches this process has refused for want of room, until that is
+saved.
 """
 
+import re
+import threading
 import time
 from collections.abc import Callable, Iterable
 
@@ -17,8 +21,13 @@ from prometheus_client import (
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from app.alerts.picture_links import PICTURES_PATH
-from app.api.http.principal import SHARE_PATH, TRACES_PATH
-from app.api.http.refused_jobs import RefusedJobs
+from app.api.http.auth import header
+from app.api.http.principal import SHARE_PATH, TRACES_PATH, principal_of, project_of_request
+from app.errors import JobNotFound, PacelineError, QueueUnavailable, StoreUnavailable
+from app.store import as_of
+from app.store.as_of import ANY_JOB, EVERY_JOB
+from app.store.database import Connection
+from app.trace.job import job_key
 
 # The median of an acknowledgement is 2 to 10 ms; after 2 s the queue counts as unavailable.
 _ACK_BUCKETS_S = (0.001, 0.002, 0.005, 0.01, 0.02, 0.03, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
@@ -94,6 +103,87 @@ class ApiMetrics:
         return Counter(f"paceline_{name}", help_text, labels.split(), registry=self.registry)
 
 
+# What a job is judged by; not annotations, of which anybody with a token may send too many.
+_DATA = re.compile(r"/api/v1/jobs/([^/]+)/(?:ops|exits)")
+# More of a project are as good as all of it.
+_MAX_JOBS = 2000
+_FOR_WANT_OF_ROOM = (429, 503)
+_PART_IS_AWAY = "paceline.part_is_away"
+
+
+def note_failure(scope: Scope, error: PacelineError) -> None:
+    """Note in the request whether it fails since a part of the service does not answer."""
+    scope[_PART_IS_AWAY] = isinstance(error, (QueueUnavailable, StoreUnavailable))
+
+
+class RefusedJobs:
+    """Noted on the event loop, saved by another thread every few seconds.
+
+    What a refused worker did is not known before it has sent it again: by then, that nothing came
+    of it says nothing about its job.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._jobs: set[str] = set()
+        self._has_taken = False  # anything, since it was saved last
+
+    def note(self, scope: Scope, status: int) -> None:
+        """Note an answer, if it refuses what a worker has pushed until there is room again.
+
+        Who has no valid token names no job, and counts only where the service itself has no room:
+        else anybody could keep it from judging a job.
+        """
+        path = scope["path"]
+        is_data = scope["method"] == "POST" and (path == TRACES_PATH or _DATA.fullmatch(path))
+        if is_data and 200 <= status < 300:
+            self._has_taken = True
+        if status not in _FOR_WANT_OF_ROOM or not is_data:
+            return
+        project = project_of_request(scope)
+        if project is None:
+            job_id = EVERY_JOB if status == 503 else None
+        elif len(self._jobs) >= _MAX_JOBS:
+            job_id = job_key(project, EVERY_JOB)
+        else:
+            job_id = _job_of(scope)
+        names = (job_id, ANY_JOB if scope.get(_PART_IS_AWAY) else None)
+        with self._lock:
+            self._jobs.update(name for name in names if name is not None)
+
+    def save(self, conn: Connection, now_s: float) -> None:
+        """Save what was noted since the last time.
+
+        Where others' pushes were taken meanwhile, the service is not away: one that fails among
+        many, or is made to fail, says nothing of the rest.
+        """
+        with self._lock:
+            noted, self._jobs = self._jobs, set()
+            if self._has_taken:
+                noted.discard(ANY_JOB)
+            self._has_taken = False
+        try:
+            as_of.note_refused(conn, noted, now_s=now_s)
+        except Exception:
+            with self._lock:
+                self._jobs |= noted
+            raise
+
+
+def _job_of(scope: Scope) -> str | None:
+    """The job whose token this is, or that its path names; None where that is none of its own.
+
+    Spans name their jobs inside: those refused with a project's token may be of any of its jobs.
+    """
+    caller = principal_of(scope)
+    named = _DATA.fullmatch(scope["path"])
+    name = caller.job if named is None else named[1]
+    try:
+        return job_key(caller.project, EVERY_JOB) if name is None else caller.key(name)
+    except JobNotFound:
+        return None
+
+
 log = structlog.get_logger()
 
 # A flood of refusals must not fill a disk; the next line says how many were left out.
@@ -124,8 +214,6 @@ class RequestLog:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
-        if scope["type"] != "http":
-            return await self._app(scope, receive, send)
         begun_s, status = self._monotonic(), 0
 
         async def watched_send(message: Message) -> None:
@@ -139,17 +227,17 @@ class RequestLog:
         finally:
             route = route_label(scope["path"], self._nouns)
             self._measured.request(route, status)
+            self._refused.note(scope, status)
             if status >= 400:
                 took_ms = 1e3 * (self._monotonic() - begun_s)
                 self._log(scope, route, status, took_ms)
-                self._refused.note(scope, status)
-        return None
 
     def _log(self, scope: Scope, route: str, status: int, took_ms: float) -> None:
         left_out = self._lines.take()
         if left_out is None:
             return
         write = log.warning if status >= 500 else log.info
+        length = header(scope, b"content-length")
         write(
             "request refused",
             method=scope["method"],
@@ -159,7 +247,7 @@ class RequestLog:
             status=status,
             code=scope.get("problem"),
             ms=round(took_ms, 1),
-            bytes=_claimed_bytes(scope),
+            bytes=None if length is None else length[:_MAX_LENGTH_CHARS].decode("latin-1"),
             **({"lines_left_out": left_out} if left_out else {}),
         )
 
@@ -193,14 +281,6 @@ class LogRateLimit:
         self._written += 1
         left_out, self._left_out = self._left_out, 0
         return left_out
-
-
-def _claimed_bytes(scope: Scope) -> str | None:
-    """Content-Length as the caller sent it; None without one."""
-    for name, value in scope["headers"]:
-        if name == b"content-length":
-            return bytes(value[:_MAX_LENGTH_CHARS]).decode("latin-1")
-    return None
 
 
 def route_labels(paths: Iterable[str]) -> set[str]:

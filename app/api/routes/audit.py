@@ -7,13 +7,13 @@ before and after.
 from collections.abc import Mapping
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Query
+from fastapi import Query
 from pydantic import Field
 from pydantic.config import JsonDict, JsonValue
 
 from app.api.http.fields import PRINTABLE, Cursor, Limit, ResponseModel, UnixTime
 from app.api.http.principal import Principal
-from app.api.routes.dependencies import CallerDep, ServiceDep, refusals
+from app.api.routes.dependencies import ApiRouter, CallerDep, ServiceDep
 from app.store import audit, projects
 from app.store.database import Connection
 
@@ -54,7 +54,7 @@ def write_audit(
     )
 
 
-router = APIRouter(tags=["audit"])
+router = ApiRouter("audit")
 
 
 class AuditOut(ResponseModel):
@@ -76,12 +76,7 @@ class AuditsOut(ResponseModel):
     next_cursor: str | None
 
 
-@router.get(
-    "/audit",
-    operation_id="list_audit",
-    summary="List audit entries",
-    responses=refusals(),
-)
+@router.get("/audit", summary="List audit entries")
 def list_audit(
     service: ServiceDep,
     caller: CallerDep,

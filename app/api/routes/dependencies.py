@@ -1,10 +1,14 @@
-"""Dependencies of routes by type, and documentation of their refusals."""
+"""What routes share: their router, dependencies by type, documentation of refusals."""
 
+from collections.abc import Callable
+from operator import attrgetter
 from typing import Annotated, Any, cast
 
-from fastapi import Depends, Request
+from fastapi import APIRouter, Depends, Request
 from pydantic import BaseModel, Field
+from typing_extensions import override
 
+from app.api.http.auth import SAFE_METHODS
 from app.api.http.errors import PROBLEM_TYPE
 from app.api.http.fields import JobId
 from app.api.http.principal import Principal, principal_of
@@ -52,9 +56,6 @@ _REFUSAL_TEXTS = {
     501: "Something that this takes is not installed here; the detail names it.",
     503: "Queue or store do not answer or are full: try again after Retry-After seconds.",
 }
-# Methods that may have a body, which is checked before the route is called.
-BODY_REFUSALS = (400, 408, 413, 415)
-_COMMON_REFUSALS = (401, 403, 413, 421, 422, 429, 500, 503)
 
 Responses = dict[int | str, dict[str, Any]]
 
@@ -92,17 +93,37 @@ JobKey = Annotated[str, Depends(job_key_of)]
 
 
 def refusals(*statuses: int) -> Responses:
-    """OpenAPI responses for these statuses and those that every route may have."""
-    return only_refusals(*statuses, *_COMMON_REFUSALS)
-
-
-def only_refusals(*statuses: int) -> Responses:
-    """OpenAPI responses for these statuses only."""
+    """OpenAPI responses for these statuses."""
     schema = {"$ref": "#/components/schemas/ProblemOut"}
     return {
         status: {
             "description": _REFUSAL_TEXTS[status],
             "content": {PROBLEM_TYPE: {"schema": schema}},
         }
-        for status in sorted(set(statuses))
+        for status in statuses
     }
+
+
+# Of every request; of one that may have a body, which is checked before the route is called; and of
+# one about a job, which may not exist.
+_USUAL_REFUSALS = refusals(401, 403, 413, 421, 422, 429, 500, 503)
+_BODY_REFUSALS = refusals(400, 408, 413, 415)
+_JOB_REFUSALS = refusals(404)
+
+
+class ApiRouter(APIRouter):
+    """Routes of the API under one tag; an operation has its function's name as its id.
+
+    `responses` of a route need not have the refusals that every route may answer with.
+    """
+
+    def __init__(self, tag: str) -> None:
+        super().__init__(tags=[tag], generate_unique_id_function=attrgetter("name"))
+
+    @override
+    def add_api_route(self, path: str, endpoint: Callable[..., Any], **how: Any) -> None:
+        of_body = {} if SAFE_METHODS.issuperset(how["methods"]) else _BODY_REFUSALS
+        of_job = _JOB_REFUSALS if "{job_id}" in path else {}
+        responses = _USUAL_REFUSALS | of_body | of_job | (how["responses"] or {})
+        how["responses"] = dict(sorted(responses.items(), key=lambda pair: int(pair[0])))
+        super().add_api_route(path, endpoint, **how)

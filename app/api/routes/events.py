@@ -2,10 +2,11 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Annotated
 
 import structlog
-from fastapi import APIRouter, Header, Query, Request
+from fastapi import Header, Query, Request
 from pydantic.config import JsonDict
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
@@ -13,7 +14,8 @@ from starlette.types import Receive, Scope, Send
 from typing_extensions import override
 
 from app.api.http.fields import timestamp_or_none
-from app.api.routes.dependencies import CallerDep, Responses, ServiceDep, refusals
+from app.api.http.work_places import send_part, until_disconnect
+from app.api.routes.dependencies import ApiRouter, CallerDep, Responses, ServiceDep
 from app.api.routes.jobs.jobs import JobOut, jobs_out
 from app.api.service.hub import EventHub, EventSubscription, StreamEvent
 from app.api.service.service import Service
@@ -87,14 +89,15 @@ class EventStream(Response):
     async def _send_all(
         self, first: StreamEvent | None, subscription: EventSubscription, send: Send
     ) -> None:
-        await self._send_part(send, first.encoded() if first else HEARTBEAT + b"\n")
+        within_s = self._send_within_s
+        await send_part(send, first.encoded() if first else HEARTBEAT + b"\n", within_s)
         while True:
             event = await subscription.next(self._heartbeat_s)
             if event is None and subscription.is_closed:
                 break
             part = event.encoded() if event else self._still_here(subscription)
-            await self._send_part(send, part)
-        await self._send_part(send, b"", more=False)
+            await send_part(send, part, within_s)
+        await send_part(send, b"", within_s, more=False)
 
     def _still_here(self, subscription: EventSubscription) -> bytes:
         """A heartbeat, with the latest id of all projects."""
@@ -111,14 +114,9 @@ class EventStream(Response):
                 # While the database is away, the last answer holds.
                 continue
 
-    async def _send_part(self, send: Send, body: bytes, *, more: bool = True) -> None:
-        async with asyncio.timeout(self._send_within_s):
-            await send({"type": "http.response.body", "body": body, "more_body": more})
-
 
 async def _close_on_disconnect(receive: Receive, subscription: EventSubscription) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass
+    await until_disconnect(receive)
     subscription.close()
 
 
@@ -152,7 +150,7 @@ async def tell_when_behind(service: Service, every_s: float = LAG_EVERY_S) -> No
         was_told = progress.is_behind
 
 
-router = APIRouter(tags=["events"])
+router = ApiRouter("events")
 
 SNAPSHOT_JOBS = 200  # in the snapshot of every page; the jobs' route has all
 _KINDS = ["snapshot", "window", "job", "alert", "lag", "resync", "heartbeat"]
@@ -190,11 +188,10 @@ _STREAM: Responses = {
 
 @router.get(
     "/events",
-    operation_id="stream_events",
     summary="Stream changes of the project's jobs",
     status_code=200,
     response_class=EventStream,
-    responses={**_STREAM, **refusals()},
+    responses={**_STREAM},
 )
 async def stream_events(
     request: Request,
@@ -228,14 +225,11 @@ async def stream_events(
         page = jobs_out(service, caller.project, None, SNAPSHOT_JOBS)
         return {"items": [_in_short(job) for job in page.items], "next_cursor": page.next_cursor}
 
-    async def may_go_on() -> bool:
-        return await service.auth.is_known(request.scope)
-
     return EventStream(
         service.hub,
         caller.project,
         snapshot,
-        may_go_on=may_go_on,
+        may_go_on=partial(service.auth.is_known, request.scope),
         last_event_id=last_event_id or after,
     )
 

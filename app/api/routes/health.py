@@ -15,7 +15,7 @@ from starlette.responses import Response
 from app import formatting
 from app.api.http.errors import problem
 from app.api.http.fields import ResponseModel
-from app.api.routes.dependencies import ServiceDep, only_refusals
+from app.api.routes.dependencies import ServiceDep, refusals
 from app.api.service.status import ServiceStatus
 from app.errors import PacelineError, Unavailable
 from app.ingest.queue import Lag
@@ -193,7 +193,7 @@ class ReadyOut(ResponseModel):
     "/healthz",
     operation_id="get_health",
     summary="Check that the process runs",
-    responses=only_refusals(421, 500),
+    responses=refusals(421, 500),
     openapi_extra={"security": []},
 )
 async def get_health() -> HealthOut:
@@ -206,7 +206,7 @@ async def get_health() -> HealthOut:
     operation_id="get_readiness",
     summary="Check that batches can be accepted",
     response_model=ReadyOut,
-    responses=only_refusals(421, 500, 503),
+    responses=refusals(421, 500, 503),
     openapi_extra={"security": []},
 )
 async def get_readiness(request: Request, service: ServiceDep) -> Response:
@@ -217,15 +217,12 @@ async def get_readiness(request: Request, service: ServiceDep) -> Response:
     """
     checks = await check_readiness(service.status)
     checks_out = {check.name: CheckOut.model_validate(check) for check in checks}
-    if reasons := [_reason(check) for check in checks if check.ingest_needs and not check.ok]:
+    stops = [check for check in checks if check.ingest_needs and not check.ok]
+    if stops:
         headers = {"retry-after": RETRY_AFTER_S}
         shown = {name: check.model_dump() for name, check in checks_out.items()}
-        detail = "; ".join(reasons)
+        detail = "; ".join(f"{check.name}: {check.sentence}" for check in stops)
         return problem(request.scope, 503, "not_ready", detail, headers, checks=shown)
     degraded = [check.name for check in checks if not check.ok]
     ready = ReadyOut(degraded=degraded, checks=checks_out)
     return Response(ready.model_dump_json(), media_type="application/json")
-
-
-def _reason(check: ReadinessCheck) -> str:
-    return f"{check.name}: {check.sentence}"

@@ -7,7 +7,7 @@ import asyncio
 import json
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Annotated, Any
 from urllib.parse import parse_qs
@@ -19,11 +19,11 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from app.alerts.picture_links import PICTURES_PATH, Picture
 from app.api.http.caching import LookupCache
-from app.api.http.errors import problem
-from app.api.http.parameters import USED_PARAMETERS
+from app.api.http.errors import USED_PARAMETERS, problem
 from app.api.http.picture_links import linked_picture
 from app.api.http.request_kinds import KIND_KEY, PNG, chart_of_picture
-from app.api.routes.dependencies import Responses, only_refusals
+from app.api.http.work_places import given_once
+from app.api.routes.dependencies import Responses, refusals
 from app.charts.base.theme import LIGHT, THEMES, Theme
 from app.errors import InvalidRequest
 
@@ -141,24 +141,8 @@ _BROWSER_TTL_S = 3600
 class _PictureRequest:
     """What is drawn; links of one picture that expire at different times share it."""
 
-    project: str
-    job: str
-    window: str
-    chart: str
-    theme: str
+    picture: Picture
     scope: Scope = field(compare=False)
-
-    @classmethod
-    def of(cls, picture: Picture, scope: Scope) -> "_PictureRequest":
-        """The request for the chart of this link; `scope` is the caller's."""
-        return cls(
-            picture.project,
-            picture.job,
-            picture.window,
-            picture.chart,
-            picture.theme,
-            _chart_request(scope, picture),
-        )
 
 
 class LinkedPictureMiddleware:
@@ -183,20 +167,22 @@ class LinkedPictureMiddleware:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
-        if scope["type"] != "http" or not str(scope["path"]).startswith(PICTURES_PATH):
+        if not str(scope["path"]).startswith(PICTURES_PATH):
             return await self._app(scope, receive, send)
         picture = linked_picture(scope)
         if picture is None:
             refusal = problem(scope, 405, "method_not_allowed", "send GET", {"allow": "GET"})
             return await refusal(scope, receive, send)
-        answered = await self._drawn.get(_PictureRequest.of(picture, scope))
+        answered = await self._drawn.get(
+            _PictureRequest(replace(picture, expires_s=0), _chart_request(scope, picture))
+        )
         if answered.status != 200:
             return await answered.hand_on(send)
         return await self._response(picture, answered.body)(scope, receive, send)
 
     async def _draw(self, request: _PictureRequest) -> CapturedResponse:
         answered = CapturedResponse()
-        await self._app(request.scope, _no_caller(), answered.take)
+        await self._app(request.scope, given_once(b"", _never), answered.take)
         return answered
 
     def _response(self, picture: Picture, drawn: bytes) -> Response:
@@ -223,18 +209,10 @@ def _chart_request(scope: Scope, picture: Picture) -> Scope:
     }
 
 
-def _no_caller() -> Receive:
-    """An empty body, of a caller that never hangs up: the picture is for all who request it."""
-    is_given = False
-
-    async def receive() -> Message:
-        nonlocal is_given
-        if is_given:
-            await asyncio.get_running_loop().create_future()
-        is_given = True
-        return {"type": "http.request", "body": b"", "more_body": False}
-
-    return receive
+async def _never() -> Message:
+    """Of a caller that never hangs up: the picture is for all who request it."""
+    message: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
+    return await message
 
 
 LINK_PATH = f"{PICTURES_PATH}{{link}}"
@@ -259,7 +237,7 @@ _PICTURE: Responses = {
     operation_id="get_linked_picture",
     summary="Get the picture of a link in an alert message",
     response_class=Response,
-    responses={**_PICTURE, **only_refusals(404, 409, 421, 429, 500, 501, 503)},
+    responses={**_PICTURE, **refusals(404, 409, 421, 429, 500, 501, 503)},
     openapi_extra={"security": []},
 )
 def get_linked_picture(link: PictureLinkPath) -> None:

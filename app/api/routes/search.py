@@ -2,15 +2,15 @@
 
 from typing import Annotated, Literal
 
-from fastapi import APIRouter, Query
+from fastapi import Query
 from pydantic import Field
 
 from app.api.http.fields import PRINTABLE, ResponseModel
-from app.api.routes.dependencies import CallerDep, ServiceDep, refusals
+from app.api.routes.dependencies import ApiRouter, CallerDep, ServiceDep
 from app.store import hosts, jobs
 from app.trace.job import job_of
 
-router = APIRouter(tags=["fleet"])
+router = ApiRouter("fleet")
 
 MAX_RESULTS = 50
 
@@ -31,7 +31,7 @@ class SearchOut(ResponseModel):
     items: list[FoundOut]
 
 
-@router.get("/search", operation_id="search", summary="Search jobs and hosts", responses=refusals())
+@router.get("/search", summary="Search jobs and hosts")
 def search(
     service: ServiceDep,
     caller: CallerDep,
@@ -51,15 +51,6 @@ def search(
     with service.store.read() as conn:
         found = jobs.matching(conn, caller.project, words, limit=limit)
         on = hosts.matching(conn, caller.project, words, limit=limit) if words else []
-    items = [
-        FoundOut(
-            kind="job",
-            id=job_of(each.job_id),
-            name=each.name,
-            labels=each.labels,
-            is_archived=each.is_archived,
-        )
-        for each in found
-    ]
-    named = [FoundOut(kind="host", id=each, name=each, labels={}, is_archived=False) for each in on]
+    items = [FoundOut.of_record(job, kind="job", id=job_of(job.job_id)) for job in found]
+    named = [FoundOut(kind="host", id=host, name=host, labels={}, is_archived=False) for host in on]
     return SearchOut(items=[*items, *named])

@@ -3,20 +3,18 @@
 They are listed and ended here, too.
 """
 
-from dataclasses import asdict
-from datetime import datetime
 from typing import Annotated
 
-from fastapi import APIRouter, Path, Response
+from fastapi import Path, Response
 from fastapi import Request as HttpRequest
 from pydantic import Field, SecretStr
 from starlette.concurrency import run_in_threadpool
 
 from app.api.http.auth import COOKIE, check_same_origin, client_address
-from app.api.http.fields import RequestModel, ResponseModel, timestamp, timestamp_or_none
+from app.api.http.fields import RequestModel, ResponseModel, UnixTime
 from app.api.http.principal import ROOT, ROOT_ID, Principal, principal_of
 from app.api.routes.audit import write_audit
-from app.api.routes.dependencies import BODY_REFUSALS, CallerDep, ServiceDep, refusals
+from app.api.routes.dependencies import ApiRouter, CallerDep, ServiceDep, refusals
 from app.api.service.service import Service
 from app.errors import SessionNotFound, Unauthorised
 from app.store import tokens
@@ -25,7 +23,7 @@ from app.store.credentials.sessions import SessionRecord
 from app.store.database import Connection
 from app.store.tokens import SCOPES, Scope
 
-router = APIRouter(tags=["session"])
+router = ApiRouter("session")
 
 
 class SessionIn(RequestModel):
@@ -56,14 +54,7 @@ class SessionOut(ResponseModel):
     price: PriceOut | None = None
 
 
-@router.post(
-    "/session",
-    operation_id="sign_in",
-    summary="Sign in",
-    status_code=204,
-    responses=refusals(*BODY_REFUSALS),
-    openapi_extra={"security": []},
-)
+@router.post("/session", summary="Sign in", status_code=204, openapi_extra={"security": []})
 async def sign_in(
     given: SessionIn, request: HttpRequest, response: Response, service: ServiceDep
 ) -> None:
@@ -101,10 +92,8 @@ async def sign_in(
 
 @router.get(
     "/session",
-    operation_id="get_session",
     summary="Get the session of the caller",
     response_model_exclude_unset=True,
-    responses=refusals(),
     openapi_extra={"security": []},
 )
 async def get_session(request: HttpRequest, service: ServiceDep) -> SessionOut:
@@ -119,17 +108,11 @@ async def get_session(request: HttpRequest, service: ServiceDep) -> SessionOut:
         scopes=tuple(scope for scope in SCOPES if scope in caller.scopes),
         **({} if sentence is None else {"disk": sentence}),
         lossy=await service.loss_warnings.sentences(),
-        price=None if service.gpu_price is None else PriceOut(**asdict(service.gpu_price)),
+        price=None if service.gpu_price is None else PriceOut.model_validate(service.gpu_price),
     )
 
 
-@router.delete(
-    "/session",
-    operation_id="sign_out",
-    summary="Sign out",
-    status_code=204,
-    responses=refusals(*BODY_REFUSALS),
-)
+@router.delete("/session", summary="Sign out", status_code=204)
 async def sign_out(request: HttpRequest, response: Response, service: ServiceDep) -> None:
     """Ends the session, in every process within 5 s, and deletes its cookie in this browser."""
     session = await service.auth.session_of(request.scope)
@@ -147,10 +130,11 @@ class ActiveSessionOut(ResponseModel):
     token_name: str
     user_agent: str = Field(description="What the browser calls itself; empty if it does not say.")
     address: str = Field(description="Address that the sign-in came from.")
-    created_at: datetime
-    expires_at: datetime
-    last_used_at: datetime | None = Field(
-        description="Time of the last request, to the minute; null if there was none."
+    created_at: UnixTime = Field(validation_alias="created_s")
+    expires_at: UnixTime = Field(validation_alias="expires_s")
+    last_used_at: UnixTime | None = Field(
+        validation_alias="last_used_s",
+        description="Time of the last request, to the minute; null if there was none.",
     )
     is_current: bool = Field(description="Whether this request was made in this session.")
 
@@ -167,12 +151,7 @@ SessionId = Annotated[
 ]
 
 
-@router.get(
-    "/sessions",
-    operation_id="list_sessions",
-    summary="List sessions",
-    responses=refusals(),
-)
+@router.get("/sessions", summary="List sessions")
 async def list_sessions(
     request: HttpRequest, service: ServiceDep, caller: CallerDep
 ) -> SessionsOut:
@@ -186,11 +165,7 @@ async def list_sessions(
 
 
 @router.delete(
-    "/sessions/{session_id}",
-    operation_id="end_session",
-    summary="End a session",
-    status_code=204,
-    responses=refusals(404, *BODY_REFUSALS),
+    "/sessions/{session_id}", summary="End a session", status_code=204, responses=refusals(404)
 )
 def end_session(session_id: SessionId, service: ServiceDep, caller: CallerDep) -> None:
     """All processes refuse its cookie within 5 s. Idempotent until it would have expired."""
@@ -220,21 +195,15 @@ def _may_see(caller: Principal, session: SessionRecord) -> bool:
 def _sessions_out(service: Service, caller: Principal, current_id: str | None) -> SessionsOut:
     with service.store.read() as conn:
         found = sessions.active(conn, caller.project, now_s=service.now_s())
-        seen = [each for each in found if _may_see(caller, each)]
-        names = {each.token_id: _token_name(conn, each.token_id) for each in seen}
+        seen = [session for session in found if _may_see(caller, session)]
+        names = {session.token_id: _token_name(conn, session.token_id) for session in seen}
     items = [
-        ActiveSessionOut(
-            session_id=each.session_id,
-            token_id=each.token_id,
-            token_name=names[each.token_id],
-            user_agent=each.user_agent,
-            address=each.address,
-            created_at=timestamp(each.created_s),
-            expires_at=timestamp(each.expires_s),
-            last_used_at=timestamp_or_none(each.last_used_s),
-            is_current=each.session_id == current_id,
+        ActiveSessionOut.of_record(
+            session,
+            token_name=names[session.token_id],
+            is_current=session.session_id == current_id,
         )
-        for each in seen
+        for session in seen
     ]
     return SessionsOut(items=items)
 

@@ -1,25 +1,25 @@
-"""Settings of the service, and how long the project's data is kept."""
+"""Settings of the service, how long the project's data is kept, and the demo's jobs."""
 
+from datetime import datetime
 from importlib.metadata import version
 from typing import Annotated
 
-from fastapi import APIRouter
 from pydantic import Field
 
-from app.api.http.fields import RequestModel, ResponseModel
+from app.api.http.fields import RequestModel, ResponseModel, timestamp_or_none
 from app.api.routes.audit import changed_fields, write_audit
-from app.api.routes.dependencies import BODY_REFUSALS, CallerDep, Responses, ServiceDep, refusals
+from app.api.routes.dependencies import ApiRouter, CallerDep, ServiceDep, refusals
 from app.api.service.service import PagesUrlReach, Service
+from app.errors import Conflict
 from app.store import retention
 from app.store.retention import RetentionPolicy
-from app.store.shrinking import quota
+from app.trace.job import DEFAULT_PROJECT
 
-router = APIRouter(tags=["settings"])
+router = ApiRouter("settings")
 
 MAX_DAYS = 36_500.0
 Days = Annotated[float, Field(ge=1, le=MAX_DAYS, allow_inf_nan=False)]
 Gigabytes = Annotated[float, Field(ge=0.001, le=1e9, allow_inf_nan=False)]
-_REFUSALS: Responses = refusals(*BODY_REFUSALS)
 
 
 class RetentionIn(RequestModel):
@@ -73,35 +73,23 @@ class SettingsOut(ResponseModel):
     retention: RetentionOut
 
 
-@router.get(
-    "/settings",
-    operation_id="get_settings",
-    summary="Get the settings",
-    responses=refusals(),
-)
+@router.get("/settings", summary="Get the settings")
 def get_settings(service: ServiceDep, caller: CallerDep) -> SettingsOut:
     """Settings of the service and of the project, without secrets.
 
     Rules are under /rules, receivers under /receivers.
     """
-    known = service.public_settings
-    same = ("window_steps", "step_deadline_s", "revise_for_s", "silent_after_s", "session_hours")
-    return SettingsOut(
+    return SettingsOut.of_record(
+        service.public_settings,
         project=caller.project,
         version=version("paceline"),
-        **{
-            name: getattr(known, name)
-            for name in (*same, "max_jobs", "pages_url", "pages_url_reach")
-        },
         retention=_retention_out(service, caller.project),
     )
 
 
 @router.put(
     "/settings/retention",
-    operation_id="set_retention",
     summary="Set the project's retention",
-    responses=_REFUSALS,
 )
 def set_retention(limits: RetentionIn, service: ServiceDep, caller: CallerDep) -> RetentionOut:
     """Needs the scope admin. Older data is deleted within the hour and cannot be restored."""
@@ -120,12 +108,10 @@ def _retention_out(service: Service, project: str) -> RetentionOut:
     usual = service.public_settings.keep
     with service.store.read() as conn:
         found = {policy.project: policy for policy in retention.policies(conn, usual)}
-        stored_bytes = quota.stored_bytes(conn, project)
+        stored_bytes = retention.stored_bytes(conn, project)
     policy = found.get(project, RetentionPolicy(project, usual))
-    return RetentionOut(
-        raw_days=policy.limits.raw_days,
-        results_days=policy.limits.results_days,
-        max_gb=policy.limits.max_gb,
+    return RetentionOut.of_record(
+        policy.limits,
         has_own_raw_days=policy.is_own[0],
         has_own_results_days=policy.is_own[1],
         has_own_max_gb=policy.is_own[2],
@@ -134,3 +120,54 @@ def _retention_out(service: Service, project: str) -> RetentionOut:
         usual_max_gb=usual.max_gb,
         stored_gb=stored_bytes / 1e9,
     )
+
+
+class DemoOut(ResponseModel):
+    """State of the demo's simulated jobs."""
+
+    available: bool = Field(
+        description="Whether this server can run them: `paceline serve`, project `default`."
+    )
+    running: bool
+    ends_at: datetime | None = Field(
+        description="When they end by themselves; null if they are off."
+    )
+
+
+@router.get("/demo", summary="Get the demo's state")
+def get_demo(service: ServiceDep, caller: CallerDep) -> DemoOut:
+    """Whether this server can run the demo's jobs, and until when they run."""
+    return _demo_state(service, caller.project)
+
+
+@router.post("/demo", summary="Start the demo", status_code=202, responses=refusals(409))
+def start_demo(service: ServiceDep, caller: CallerDep) -> DemoOut:
+    """Needs the scope admin. The six simulated jobs run for an hour, or until they are stopped."""
+    if not _demo_state(service, caller.project).available:
+        raise Conflict(
+            "this server cannot run the demo: only paceline serve can, in the project default; "
+            "run paceline demo in a terminal"
+        )
+    with service.store.write() as conn:
+        write_audit(conn, caller, "demo.start", caller.project, now_s=service.now_s())
+    service.demo_switch.turn_on()
+    return _demo_state(service, caller.project)
+
+
+@router.delete("/demo", summary="Stop the demo")
+def stop_demo(service: ServiceDep, caller: CallerDep) -> DemoOut:
+    """Needs the scope admin. The jobs end; their figures stay."""
+    if _demo_state(service, caller.project).running:
+        with service.store.write() as conn:
+            write_audit(conn, caller, "demo.stop", caller.project, now_s=service.now_s())
+        service.demo_switch.turn_off()
+    return _demo_state(service, caller.project)
+
+
+def _demo_state(service: Service, project: str) -> DemoOut:
+    switch = service.demo_switch
+    if switch.path is None or project != DEFAULT_PROJECT:
+        return DemoOut(available=False, running=False, ends_at=None)
+    is_on = switch.is_on(service.now_s())
+    ends_at = timestamp_or_none(switch.ends_at_s() if is_on else None)
+    return DemoOut(available=True, running=is_on, ends_at=ends_at)

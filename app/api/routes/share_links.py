@@ -4,51 +4,114 @@ The API makes, lists and revokes links; `GET /share/{token}` shows one. Who may 
 operator's decision: `PACELINE_SHARE_LINKS`.
 """
 
-from datetime import datetime
+import base64
+import hashlib
+from datetime import UTC, datetime
 from html import escape
 from typing import Annotated, Literal
 
-from fastapi import APIRouter, Path, Query, Request
+from fastapi import APIRouter, Query, Request
 from fastapi.responses import HTMLResponse, Response
 from pydantic import Field
 from starlette.concurrency import run_in_threadpool
 
+from app import formatting
 from app.api.http.auth import client_address
 from app.api.http.fields import (
+    RANGE_PATTERN,
     Cursor,
+    JobName,
     Limit,
     RequestModel,
     ResponseModel,
+    UnixTime,
+    hex_id,
     timestamp,
-    timestamp_or_none,
 )
 from app.api.http.principal import SHARE_PATH
+from app.api.pages import PLOTLY_PATH
 from app.api.routes.audit import write_audit
-from app.api.routes.dependencies import BODY_REFUSALS, CallerDep, JobKey, ServiceDep, refusals
+from app.api.routes.dependencies import ApiRouter, CallerDep, JobKey, ServiceDep, refusals
 from app.api.routes.windows.windows import RANGE_SEPARATOR, RECENT, shown_result
 from app.api.service.annotation_places import placed_annotations, with_annotations
-from app.api.service.results import epoch_of
+from app.api.service.job_state import StateThresholds, state_of_window
+from app.api.service.replays import epoch_of
 from app.api.service.service import Service
-from app.api.service.snapshots import SNAPSHOT_HEADERS, Snapshot, make_snapshot
-from app.errors import Forbidden, PacelineError, ShareLinkNotFound, Unauthorised
+from app.charts.report.html import SERVED_DRAW_SCRIPT, served_report
+from app.errors import Conflict, Forbidden, PacelineError, ShareLinkNotFound, Unauthorised
+from app.formatting import Hosts
+from app.result.window_result import WindowResult
 from app.store import hosts
 from app.store.credentials import share_links
 from app.store.credentials.share_links import NewShareLink, ShareLink
 from app.trace.job import JOB_PATTERN, job_key, job_of
 
-router = APIRouter(tags=["share links"])
+_FONT_PATH = "/static/fonts/inter-latin.woff2"
+
+
+def _script_hash(script: str) -> str:
+    digest = hashlib.sha256(script.encode()).digest()
+    return f"'sha256-{base64.b64encode(digest).decode()}'"
+
+
+# Nothing but its own data, the service's script and styles: no request can leave the page.
+_CSP = (
+    f"default-src 'none'; script-src 'self' {_script_hash(SERVED_DRAW_SCRIPT)}; "
+    "style-src 'unsafe-inline'; img-src data: blob:; font-src 'self'; base-uri 'none'; "
+    "form-action 'none'; frame-ancestors 'none'"
+)
+SNAPSHOT_HEADERS = {
+    "content-security-policy": _CSP,
+    "referrer-policy": "no-referrer",
+    "x-robots-tag": "noindex, nofollow, noarchive",
+    "cache-control": "private, no-store",
+}
+
+
+def snapshot_page(
+    job_id: str,
+    result: WindowResult,
+    known_hosts: Hosts,
+    *,
+    now_s: float,
+    thresholds: StateThresholds,
+) -> bytes:
+    """The report of a result as it is now, as one page; `job_id` is without its project.
+
+    It holds its data. Its script, Plotly, comes from this service, so that each snapshot takes
+    kilobytes instead of megabytes.
+
+    Raises:
+        Conflict: the result has no figures yet.
+    """
+    steps = result.steps
+    if not steps or result.slowdown is None:
+        raise Conflict("these steps have no figures yet: share the job once a step is analysed")
+    at = datetime.fromtimestamp(now_s, UTC)
+    page = served_report(
+        result,
+        state=state_of_window(result.slowdown, result.fidelity.verdict, thresholds),
+        hosts=known_hosts,
+        notice=f"Snapshot of {formatting.bidi_isolated(job_id)} at {at:%Y-%m-%d %H:%M} UTC, "
+        f"steps {formatting.count(steps[0])} to {formatting.count(steps[-1])}",
+        script_address=PLOTLY_PATH,
+        font_address=_FONT_PATH,
+    )
+    return page.encode(errors="replace")
+
+
+router = ApiRouter("share links")
 pages_router = APIRouter(include_in_schema=False)
 
 MAX_DAYS = 90.0
 _DAY_S = 86_400.0
-_WINDOW = r"^(recent|latest|[0-9]{1,9}-[0-9]{1,16}(\.\.[0-9]{1,9}-[0-9]{1,16})?)$"
 ShareState = Literal["active", "expired", "revoked"]
 
 
 class ShareIn(RequestModel):
     """Which steps to share, and for how long."""
 
-    window: Annotated[str, Field(pattern=_WINDOW)] = Field(
+    window: Annotated[str, Field(pattern=RANGE_PATTERN)] = Field(
         RECENT, description="Window id, or a range of two ids, or `latest`, or `recent`."
     )
     steps: Annotated[str, Field(max_length=1000)] | None = Field(
@@ -66,34 +129,22 @@ class ShareOut(ResponseModel):
     """A share link without its token, which is not stored."""
 
     share_id: str
-    job_id: str
-    window: str
+    job_id: JobName
+    window: str = Field(validation_alias="window_id")
     first_step: int
     last_step: int
     author: str = Field(description="Name of the token that made it.")
-    created_at: datetime
-    expires_at: datetime
-    revoked_at: datetime | None
+    created_at: UnixTime = Field(validation_alias="created_s")
+    expires_at: UnixTime = Field(validation_alias="expires_s")
+    revoked_at: UnixTime | None = Field(validation_alias="revoked_s")
     state: ShareState
     size_bytes: int = Field(description="Size of the snapshot.")
 
-    @classmethod
-    def of(cls, link: ShareLink, now_s: float) -> "ShareOut":
-        """From the stored link."""
-        is_expired = now_s >= link.expires_s
-        return cls(
-            share_id=link.share_id,
-            job_id=job_of(link.job_id),
-            window=link.window_id,
-            first_step=link.first_step,
-            last_step=link.last_step,
-            author=link.author,
-            created_at=timestamp(link.created_s),
-            expires_at=timestamp(link.expires_s),
-            revoked_at=timestamp_or_none(link.revoked_s),
-            state="revoked" if link.revoked_s else "expired" if is_expired else "active",
-            size_bytes=link.size_bytes,
-        )
+
+def _state(link: ShareLink, now_s: float) -> ShareState:
+    if link.revoked_s:
+        return "revoked"
+    return "active" if link.is_good(now_s) else "expired"
 
 
 class CreatedShareOut(ShareOut):
@@ -113,22 +164,14 @@ class SharesOut(ResponseModel):
     next_cursor: str | None
 
 
-ShareId = Annotated[
-    str,
-    Path(
-        pattern=r"^[0-9a-f]{1,32}$",
-        description="The link's id.",
-        examples=["5f0c3a9be81d42670fa1c2d3"],
-    ),
-]
+ShareId = Annotated[str, hex_id("link")]
 
 
 @router.post(
     "/jobs/{job_id}/shares",
-    operation_id="create_share",
     summary="Share a snapshot of a job's page",
     status_code=201,
-    responses=refusals(404, 409, *BODY_REFUSALS),
+    responses=refusals(409),
 )
 def create_share(
     job_id: JobKey, given: ShareIn, service: ServiceDep, caller: CallerDep
@@ -140,67 +183,56 @@ def create_share(
     audience = service.share_audience
     if audience == "off":
         raise Forbidden("share links are switched off: see PACELINE_SHARE_LINKS")
-    snapshot = _snapshot(service, job_id, given)
+    result, known_hosts = _shared(service, job_id, given)
     now_s = service.now_s()
+    name, thresholds = job_of(job_id), service.thresholds
+    page = snapshot_page(name, result, known_hosts, now_s=now_s, thresholds=thresholds)
     wanted = NewShareLink(
         project=caller.project,
         job_id=job_id,
         author=caller.name,
         expires_s=now_s + given.expires_days * _DAY_S,
-        window_id=snapshot.window_id,
-        first_step=snapshot.first_step,
-        last_step=snapshot.last_step,
-        page=snapshot.page,
+        window_id=str(result.window.id),
+        first_step=result.steps[0],
+        last_step=result.steps[-1],
+        page=page,
     )
     with service.store.write() as conn:
         made, token = share_links.create(conn, wanted, now_s=now_s)
-        said = {"job": job_of(job_id), "window": made.window_id}
-        steps = f"{made.first_step}-{made.last_step}"
-        expires_at = timestamp(made.expires_s).isoformat()
         write_audit(
             conn,
             caller,
             "share.create",
             made.share_id,
             now_s=now_s,
-            **said,
-            steps=steps,
-            expires_at=expires_at,
+            job=name,
+            window=made.window_id,
+            steps=f"{made.first_step}-{made.last_step}",
+            expires_at=timestamp(made.expires_s).isoformat(),
         )
     path = f"{SHARE_PATH}{token}"
-    return CreatedShareOut(
-        **dict(ShareOut.of(made, now_s)),
+    return CreatedShareOut.of_record(
+        made,
+        state=_state(made, now_s),
         path=path,
         url=service.public_settings.pages_url.rstrip("/") + path,
         opens_for=audience,
     )
 
 
-def _snapshot(service: Service, job_id: str, given: ShareIn) -> Snapshot:
+def _shared(service: Service, job_id: str, given: ShareIn) -> tuple[WindowResult, Hosts]:
+    """The result of these steps, with annotations, and the hosts of its run."""
     is_one = RANGE_SEPARATOR not in given.window and given.since_step is None
     is_one = is_one and (given.window != RECENT or given.steps is not None)
     result = shown_result(
-        service,
-        job_id,
-        given.window,
-        given.steps,
-        per_step=is_one,
-        since_step=given.since_step,
+        service, job_id, given.window, given.steps, per_step=is_one, since_step=given.since_step
     )
     with service.store.read() as conn:
-        names = hosts.load(conn, job_id, epoch_of(result))
-        result = with_annotations(result, placed_annotations(conn, job_id))
-    return make_snapshot(
-        job_of(job_id), result, names, now_s=service.now_s(), thresholds=service.thresholds
-    )
+        known_hosts = hosts.load(conn, job_id, epoch_of(result))
+        return with_annotations(result, placed_annotations(conn, job_id)), known_hosts
 
 
-@router.get(
-    "/shares",
-    operation_id="list_shares",
-    summary="List share links",
-    responses=refusals(),
-)
+@router.get("/shares", summary="List share links")
 def list_shares(
     service: ServiceDep,
     caller: CallerDep,
@@ -217,15 +249,12 @@ def list_shares(
             conn, caller.project, job_id=job_id, cursor=cursor, limit=limit
         )
     now_s = service.now_s()
-    return SharesOut(items=[ShareOut.of(each, now_s) for each in found], next_cursor=more)
+    items = [ShareOut.of_record(link, state=_state(link, now_s)) for link in found]
+    return SharesOut(items=items, next_cursor=more)
 
 
 @router.delete(
-    "/shares/{share_id}",
-    operation_id="revoke_share",
-    summary="Revoke a share link",
-    status_code=204,
-    responses=refusals(404, *BODY_REFUSALS),
+    "/shares/{share_id}", summary="Revoke a share link", status_code=204, responses=refusals(404)
 )
 def revoke_share(share_id: ShareId, service: ServiceDep, caller: CallerDep) -> None:
     """The link shows nothing from now on, and its snapshot is deleted. Idempotent."""
@@ -263,9 +292,7 @@ async def _admitted_page(token: str, request: Request, service: Service) -> byte
         if caller is not None and link.project != caller.project:
             raise ShareLinkNotFound
     except ShareLinkNotFound:
-        address = client_address(request.scope)
-        service.share_failures.check(address)
-        service.share_failures.note(address)
+        service.share_failures.add(client_address(request.scope))
         raise
     return page
 

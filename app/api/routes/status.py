@@ -5,7 +5,6 @@ from collections.abc import Awaitable, Mapping
 from datetime import datetime
 from typing import Literal, TypeVar
 
-from fastapi import APIRouter
 from pydantic import Field
 from starlette.concurrency import run_in_threadpool
 
@@ -13,7 +12,7 @@ from app import formatting
 from app.alerts.receiver import Receiver
 from app.api.http.fields import ResponseModel, UnixTime, timestamp, timestamp_or_none
 from app.api.routes.alerts.receiver_schemas import ReceiverState, receiver_state
-from app.api.routes.dependencies import CallerDep, ServiceDep, refusals
+from app.api.routes.dependencies import ApiRouter, CallerDep, ServiceDep
 from app.api.routes.health import CheckOut, check_readiness
 from app.api.service.service import PublicSettings, Service
 from app.errors import PacelineError
@@ -86,12 +85,14 @@ class CanaryOut(ResponseModel):
 class HeartbeatOut(ResponseModel):
     """A dead-man's switch of the project: a receiver that gets heartbeats."""
 
-    receiver_id: str
+    receiver_id: str = Field(validation_alias="endpoint_id")
     name: str
-    every_s: float
+    every_s: float = Field(validation_alias="heartbeat_every_s")
     state: ReceiverState
-    written_at: datetime | None = Field(description="When the last heartbeat was written.")
-    delivered_at: datetime | None = Field(description="When one was last delivered.")
+    written_at: UnixTime | None = Field(description="When the last heartbeat was written.")
+    delivered_at: UnixTime | None = Field(
+        validation_alias="last_ok_s", description="When one was last delivered."
+    )
 
 
 class DiskOut(ResponseModel):
@@ -133,15 +134,10 @@ class StatusOut(ResponseModel):
     disk: DiskOut | None = Field(description="null if it is another machine's.")
 
 
-router = APIRouter(tags=["health"])
+router = ApiRouter("health")
 
 
-@router.get(
-    "/status",
-    operation_id="get_status",
-    summary="Get the state of the service itself",
-    responses=refusals(),
-)
+@router.get("/status", summary="Get the state of the service itself")
 async def get_status(service: ServiceDep, caller: CallerDep) -> StatusOut:
     """Queue, consumers, canary, dead-man's switches, outbox and disk.
 
@@ -190,7 +186,7 @@ def _summary(
     """The worst of it in one sentence."""
     if stops:
         return "down", f"No batch is accepted: {stops[0]}."
-    if consumers is not None and not any(each.is_alive for each in consumers.items):
+    if consumers is not None and not any(consumer.is_alive for consumer in consumers.items):
         return "down", "No consumer is alive: batches are accepted and wait, nothing is analysed."
     if consumers is not None and consumers.told_at is not None:
         return "down", "No consumer finishes a turn: batches wait, nothing is analysed."
@@ -199,33 +195,30 @@ def _summary(
         return "degraded", f"The canary was not found: {reason}."
     if failed:
         return "degraded", f"Something needs a look: {failed[0]}."
-    found = "" if canary is None or canary.age_s is None else _found_words(canary.age_s)
-    return "ok", f"Every part works{found}."
-
-
-def _found_words(age_s: float) -> str:
-    return f"; the canary was found {formatting.duration(age_s)} ago"
+    if canary is None or canary.age_s is None:
+        return "ok", "Every part works."
+    found = formatting.duration(canary.age_s)
+    return "ok", f"Every part works; the canary was found {found} ago."
 
 
 def _queue(lag: Lag, state: ServiceState | None) -> QueueOut:
     known_s = [age_s for age_s in lag.oldest_s if age_s is not None]
-    return QueueOut(
+    return QueueOut.of_record(
+        lag,
         entries=sum(lag.entries),
         oldest_s=max(known_s, default=None),
         shards=len(lag.entries),
         full_shards=len(lag.full),
         unheld_shards=None if state is None else len(state.unheld_shards),
-        memory_bytes=lag.memory_bytes,
-        memory_limit_bytes=lag.memory_limit_bytes,
     )
 
 
 def _consumers(state: ServiceState, settings: PublicSettings) -> ConsumersOut:
     watch = state.watches.get("consumers")
     items = [ConsumerOut.model_validate(consumer) for consumer in state.consumers]
-    turned_s = [each.last_turn_s for each in state.consumers if each.last_turn_s is not None]
-    if watch is not None and watch.ok_s is not None:
-        turned_s.append(watch.ok_s)
+    turns_s = [consumer.last_turn_s for consumer in state.consumers]
+    turns_s.append(None if watch is None else watch.ok_s)
+    turned_s = [turn_s for turn_s in turns_s if turn_s is not None]
     return ConsumersOut(
         items=items,
         last_turn_at=timestamp_or_none(max(turned_s, default=None)),
@@ -265,10 +258,10 @@ def _canary_state(watch: Watch | None, settings: PublicSettings, now_s: float) -
 def _heartbeats(service: Service, project: str) -> list[HeartbeatOut]:
     with service.store.read() as conn:
         found = receivers.without_secrets(conn, project)
-        switches = [each for each in found if each.heartbeat_every_s is not None]
-        health = receivers.health(conn, [each.endpoint_id for each in switches])
+        switches = [receiver for receiver in found if receiver.heartbeat_every_s is not None]
+        health = receivers.health(conn, [receiver.endpoint_id for receiver in switches])
         written = receivers.heartbeats_of(conn, project)
-    return [_heartbeat(each, health, written) for each in switches]
+    return [_heartbeat(receiver, health, written) for receiver in switches]
 
 
 def _heartbeat(
@@ -277,13 +270,11 @@ def _heartbeat(
     written: Mapping[str, float | None],
 ) -> HeartbeatOut:
     known = health.get(receiver.endpoint_id, ReceiverHealth())
-    return HeartbeatOut(
-        receiver_id=receiver.endpoint_id,
-        name=receiver.name,
-        every_s=receiver.heartbeat_every_s or 0.0,
+    return HeartbeatOut.of_record(
+        receiver,
+        known,
         state=receiver_state(receiver, known),
-        written_at=timestamp_or_none(written.get(receiver.endpoint_id)),
-        delivered_at=timestamp_or_none(known.last_ok_s),
+        written_at=written.get(receiver.endpoint_id),
     )
 
 

@@ -2,24 +2,17 @@
 
 from typing import Annotated
 
-from fastapi import APIRouter, Path
+from fastapi import Path
 from pydantic import Field
 
-from app.api.http.fields import (
-    Cursor,
-    Limit,
-    NonEmptyText,
-    RequestModel,
-    ResponseModel,
-    UnixTime,
-)
+from app.api.http.fields import Cursor, Limit, NonEmptyText, RequestModel, ResponseModel, UnixTime
 from app.api.routes.audit import write_audit
-from app.api.routes.dependencies import BODY_REFUSALS, CallerDep, ServiceDep, refusals
+from app.api.routes.dependencies import ApiRouter, CallerDep, ServiceDep, refusals
 from app.store import tokens
 from app.store.tokens import NewToken, Scope
 from app.trace.job import JOB_PATTERN
 
-router = APIRouter(tags=["tokens"])
+router = ApiRouter("tokens")
 
 MAX_DAYS = 3650.0
 _DAY_S = 86_400.0
@@ -82,12 +75,7 @@ class TokensOut(ResponseModel):
     next_cursor: str | None
 
 
-@router.get(
-    "/tokens",
-    operation_id="list_tokens",
-    summary="List the project's tokens",
-    responses=refusals(),
-)
+@router.get("/tokens", summary="List the project's tokens")
 def list_tokens(
     service: ServiceDep, caller: CallerDep, cursor: Cursor = None, limit: Limit = 100
 ) -> TokensOut:
@@ -98,13 +86,7 @@ def list_tokens(
     return TokensOut(items=items, next_cursor=next_cursor)
 
 
-@router.post(
-    "/tokens",
-    operation_id="create_token",
-    summary="Create a token",
-    status_code=201,
-    responses=refusals(*BODY_REFUSALS),
-)
+@router.post("/tokens", summary="Create a token", status_code=201)
 def create_token(token: TokenIn, service: ServiceDep, caller: CallerDep) -> CreatedTokenOut:
     """The token's text is shown only once.
 
@@ -115,15 +97,11 @@ def create_token(token: TokenIn, service: ServiceDep, caller: CallerDep) -> Crea
         record, text = tokens.create(conn, token.wanted(caller.project, now_s), now_s=now_s)
         said = token.model_dump(exclude_none=True)
         write_audit(conn, caller, "token.create", record.token_id, now_s=now_s, **said)
-    return CreatedTokenOut(token=text, **dict(TokenOut.model_validate(record)))
+    return CreatedTokenOut.of_record(record, token=text)
 
 
 @router.delete(
-    "/tokens/{token_id}",
-    operation_id="revoke_token",
-    summary="Revoke a token",
-    status_code=204,
-    responses=refusals(404, *BODY_REFUSALS),
+    "/tokens/{token_id}", summary="Revoke a token", status_code=204, responses=refusals(404)
 )
 def revoke_token(token_id: TokenId, service: ServiceDep, caller: CallerDep) -> None:
     """All processes refuse the token within 5 s. Idempotent."""

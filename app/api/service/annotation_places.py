@@ -30,17 +30,12 @@ class PlacedAnnotation:
     """An annotation and the step in which it took effect.
 
     That is the step that its reporter gave, else the first one after its time; `epoch` and `step`
-    are None where neither is known. `is_by_time` tells the two apart.
+    are None where neither is known.
     """
 
     annotation: Annotation
     epoch: int | None
     step: int | None
-
-    @property
-    def is_by_time(self) -> bool:
-        """Whether the step was found by the annotation's time."""
-        return self.step is not None and self.annotation.step is None
 
 
 def annotation_text(found: Annotation) -> str:
@@ -78,28 +73,25 @@ def placed_annotations(
         JobNotFound: the job never registered.
     """
     found = annotations.of_job(conn, job_id, AnnotationFilter())[:MAX_PLACED]
-    return place(conn, job_id, found[::-1], known) if found else []
+    return placed_at_steps(conn, job_id, found[::-1], known) if found else []
 
 
-def place(
+def placed_at_steps(
     conn: Connection,
     job_id: str,
     found: Sequence[Annotation],
     known: Sequence[WindowSummary] | None = None,
 ) -> list[PlacedAnnotation]:
     """These annotations at their steps; raises as `placed_annotations` does."""
-    if all(each.step is not None for each in found):
-        return [PlacedAnnotation(each, each.epoch, each.step) for each in found]
-    if known is None:
+    are_by_time = any(annotation.step is None for annotation in found)
+    if are_by_time and known is None:
         known, _ = windows.newest_windows(conn, job_id, limit=_MAX_WINDOWS)
-    if not known:
-        return [PlacedAnnotation(each, each.epoch, each.step) for each in found]
-    timeline = _Timeline(conn, job_id, known)
-    return [_placed(each, timeline) for each in found]
+    timeline = _Timeline(conn, job_id, known) if are_by_time and known else None
+    return [_placed(annotation, timeline) for annotation in found]
 
 
-def _placed(found: Annotation, timeline: "_Timeline") -> PlacedAnnotation:
-    if found.step is not None:
+def _placed(found: Annotation, timeline: "_Timeline | None") -> PlacedAnnotation:
+    if found.step is not None or timeline is None:
         return PlacedAnnotation(found, found.epoch, found.step)
     epoch, step = timeline.step_after(found.at_s) or (None, None)
     return PlacedAnnotation(found, epoch, step)
@@ -118,13 +110,13 @@ class _Timeline:
         self._windows = known
         self._run_begins_s = windows.run_beginnings(conn, job_id, since=known[0].epoch)
         first_steps: dict[int, list[int]] = {}
-        for each in known:
-            first_steps.setdefault(each.epoch, []).append(each.first_step)
+        for window in known:
+            first_steps.setdefault(window.epoch, []).append(window.first_step)
         starts_s = {
             epoch: windows.step_starts(conn, job_id, epoch, steps)
             for epoch, steps in first_steps.items()
         }
-        self._starts_s = [starts_s[each.epoch].get(each.first_step) for each in known]
+        self._starts_s = [starts_s[window.epoch].get(window.first_step) for window in known]
         self._ends_s = _ascending_ends_s(known)
         self._begins_s = self._ascending_begins_s()
 
@@ -175,7 +167,7 @@ class _Timeline:
 
 def _ascending_ends_s(known: Sequence[WindowSummary]) -> list[float]:
     """When each window was analysed; one that was revised late counts as not after the next."""
-    ends_s = [each.updated_s for each in known]
+    ends_s = [window.updated_s for window in known]
     for at in range(len(ends_s) - 2, -1, -1):
         ends_s[at] = min(ends_s[at], ends_s[at + 1])
     return ends_s

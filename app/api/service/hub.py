@@ -109,9 +109,7 @@ class EventSubscription:
 
         A closed stream takes none.
         """
-        if self.is_closed:
-            return
-        if event.project not in (None, self.project):
+        if self.is_closed or event.project not in (None, self.project):
             return
         if len(self._waiting) >= MAX_WAITING:
             self._waiting.clear()
@@ -195,7 +193,7 @@ class EventHub:
             self._subscriptions.discard(subscription)
 
     def _check_room(self, project: str) -> None:
-        own = sum(each.project == project for each in self._subscriptions)
+        own = sum(stream.project == project for stream in self._subscriptions)
         if own >= self._max_streams_of_project:
             raise StreamLimit(f"this project has {own} event streams open", retry_after_s=10)
         if self.num_streams >= self._max_streams:

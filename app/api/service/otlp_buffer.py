@@ -12,13 +12,13 @@ import time
 from array import array
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import structlog
-from starlette.concurrency import run_in_threadpool
 
-from app.errors import InvalidRequest, PacelineError, TooLarge
+from app.api.http.bodies import read_aside
+from app.errors import InvalidRequest, TooLarge
 from app.ingest.batch import OpBatch, RowRules, are_all_valid
 from app.ingest.wire.body import MAX_BODY_BYTES, UnknownFormat, decompress, parse_content_encoding
 from app.store.jobs import JobRecord
@@ -90,19 +90,13 @@ class OtlpBodyReader:
         packed = parse_content_encoding(encoding)
         if len(body) > MAX_BODY_BYTES:
             raise TooLarge(f"a body has at most {MAX_BODY_BYTES} bytes: split it")
+
+        def decode() -> list[SentSpans]:
+            return form.read(decompress(body, packed), wanted)
+
         # Sixty bytes of zstd can hold a megabyte.
-        if not packed and len(body) <= MAX_INLINE_BYTES:
-            return _decode_body(body, form, packed, wanted)
-        try:
-            async with self._aside:
-                return await run_in_threadpool(_decode_body, body, form, packed, wanted)
-        except PacelineError as error:
-            # As in `routes/jobs/ops.py`: the traceback would keep the body in memory.
-            raise error.with_traceback(None) from None
-
-
-def _decode_body(body: bytes, form: OtlpFormat, packed: str, wanted: NameWanted) -> list[SentSpans]:
-    return form.read(decompress(body, packed), wanted)
+        is_short = not packed and len(body) <= MAX_INLINE_BYTES
+        return decode() if is_short else await read_aside(self._aside, decode)
 
 
 MAX_SPANS = 250_000  # spans in one process, some 400 bytes each
@@ -126,7 +120,7 @@ class RankBuffer:
         """Add spans; returns how many are late, without repeated ones."""
         late = [span.span_id for span in spans if not self.waiting.add(span)]
         taken = set(self._taken) if late else set()
-        return sum(hash(each) not in taken for each in late)
+        return sum(hash(span_id) not in taken for span_id in late)
 
     def mark_taken(self, span_ids: Iterable[str]) -> None:
         """Mark spans as queued: a client repeats them if another rank of its request failed."""
@@ -234,10 +228,8 @@ class SpanRefusalLog:
                 )
 
     def _is_new(self, project: str, reason: str) -> bool:
-        logged, kind = (
-            self._logged.setdefault(project, set()),
-            _NUMBERS.sub("", reason[:_MAX_REASON_CHARS]),
-        )
+        logged = self._logged.setdefault(project, set())
+        kind = _NUMBERS.sub("", reason[:_MAX_REASON_CHARS])
         is_new = kind not in logged and len(logged) < MAX_REASONS
         if is_new:
             logged.add(kind)
@@ -298,9 +290,7 @@ def step_batch(
             "model chunks and micro-batches"
         )
     done = ((step.number, num_ops),) if num_ops else ()
-    return OpBatch(
-        **{name: getattr(batch, name) for name in batch.__slots__} | {"steps_done": done}
-    )
+    return replace(batch, steps_done=done)
 
 
 def why_step_unusable(step: RankStep) -> str:

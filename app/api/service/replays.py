@@ -1,33 +1,97 @@
 """Replays of closed windows, and single steps of them: built on demand and cached.
 
-`window_key` finds the newest revision of a closed window, `load_window` reads it with its
-operations.
+`window_key` finds the newest revision of a closed window. `ResultCache` has the decoded results of
+windows, which all charts of a page share.
 """
 
 import threading
+from collections.abc import Callable, Hashable
 from typing import NamedTuple
 
 import numpy as np
 
 from app.api.http.caching import ComputeCache
-from app.api.service.results import epoch_of
 from app.engine.questions.answer import Questions
 from app.engine.replays import WindowReplay, prepare
 from app.engine.timeline.selection import slowest_step
 from app.engine.timeline.step_view import StepView, step_view
 from app.errors import Conflict, OperationsDamaged
 from app.ingest.assembly.int_packing import DamagedRows
-from app.ingest.assembly.window_codec import StoredWindow, unpack_window
+from app.ingest.assembly.window_codec import unpack_window
 from app.ingest.assembly.windows import partial_steps
 from app.result.window_result import RecordedPart, WindowResult
-from app.store import hosts, jobs, windows
+from app.store import hosts, jobs, joint_windows, windows
 from app.store.database import Connection, Store
+from app.store.joint_windows import ARRAYS_PER_RANK, ARRAYS_PER_WORKER
 from app.store.objects import moves
 from app.store.objects.bucket import Bucket
 from app.store.windows import WindowSummary
 from app.trace.job import Job, job_of
 from app.trace.window import SkippedStep, Window
 from app.work_budget import hold
+
+# Numbers in Python take 32 bytes each: about 64 MB in all.
+MAX_NUMBERS_CACHED = 2_000_000
+# Of a result without its arrays.
+_MIN_NUMBERS = 2_000
+# The charts of a page are asked for together, and the next revision has another key. Without this
+# the cache would grow for hours, mostly by revisions that nobody asks for any more.
+IDLE_S = 120.0
+
+
+class ResultCache:
+    """Results by job, window and revision; thread-safe."""
+
+    def __init__(self, *, max_numbers: int = MAX_NUMBERS_CACHED) -> None:
+        self._cache = ComputeCache[Hashable, WindowResult](
+            max_size=max_numbers, size_of=num_numbers, idle_s=IDLE_S
+        )
+
+    def get(
+        self, store: Store, job_id: str, window_id: str, *, per_step: bool = False
+    ) -> WindowResult:
+        """One window's result; raises as `app.store.windows.get` does."""
+        with store.read() as conn:
+            found = windows.summary(conn, job_id, window_id)
+
+        def read() -> WindowResult:
+            with store.read() as conn:
+                return windows.get(conn, job_id, found.window_id, per_step=per_step)
+
+        return self.get_or_compute((job_id, found.window_id, found.revision, per_step), read)
+
+    def recent(self, store: Store, job_id: str, *, per_step: bool = False) -> WindowResult:
+        """What the job is judged by now; raises as `app.store.windows.get` does."""
+        with store.read() as conn:
+            judged = joint_windows.judged_windows(conn, job_id)
+
+        def read() -> WindowResult:
+            with store.read() as conn:
+                return joint_windows.read_judged(conn, job_id, judged, per_step=per_step)
+
+        return self.get_or_compute((job_id, "recent", judged.key, per_step), read)
+
+    def get_or_compute(self, key: Hashable, compute: Callable[[], WindowResult]) -> WindowResult:
+        """The result of this key; concurrent callers share one computation."""
+        return self._cache.get(key, compute)
+
+
+def epoch_of(result: WindowResult) -> int:
+    """The run that a stored result is of; only a profile's, which is not stored, has none."""
+    return result.window.epoch or 0
+
+
+def num_numbers(result: WindowResult) -> int:
+    """Approximate count of numbers in a result."""
+    num_workers = result.job.dp_size * result.job.pp_size
+    num_steps = len(result.steps)
+    by_step = num_steps * num_workers if result.per_step else 0
+    by_rank = 0
+    if arrivals := result.arrivals:
+        of_rank = ARRAYS_PER_RANK + (num_steps if arrivals.per_step else 0)
+        by_rank = len(arrivals.rank) * of_rank
+    return _MIN_NUMBERS + ARRAYS_PER_WORKER * num_workers + 8 * num_steps + by_step + by_rank
+
 
 _KEPT_ON_CLOSE = "operations are kept when a window closes"
 _MAX_WINDOWS_SEARCHED = 100  # newest windows that are searched for one with steps
@@ -61,7 +125,7 @@ def window_key(conn: Connection, job_id: str, window_id: str) -> WindowKey:
 def _latest_closed(conn: Connection, job_id: str) -> WindowSummary:
     """The newest closed window of the current run that has steps."""
     epoch, job = jobs.get(conn, job_id).epoch, job_of(job_id)
-    closed = [each for each in _newest_closed(conn, job_id) if each.epoch == epoch]
+    closed = [summary for summary in _newest_closed(conn, job_id) if summary.epoch == epoch]
     if not closed:
         raise Conflict(f"job {job!r} has no closed window in its current run yet: {_KEPT_ON_CLOSE}")
     found = _first_with_steps(closed)
@@ -86,11 +150,11 @@ def _still_open(conn: Connection, job_id: str, found: WindowSummary) -> Conflict
 
 def _newest_closed(conn: Connection, job_id: str) -> list[WindowSummary]:
     newest, _ = windows.page(conn, job_id, limit=_MAX_WINDOWS_SEARCHED)
-    return [each for each in newest if each.state != "open"]
+    return [summary for summary in newest if summary.state != "open"]
 
 
 def _first_with_steps(summaries: list[WindowSummary]) -> WindowSummary | None:
-    return next((each for each in summaries if each.num_steps), None)
+    return next((summary for summary in summaries if summary.num_steps), None)
 
 
 def _why_not_replayable(window_id: str, result: WindowResult) -> str:
@@ -108,17 +172,6 @@ class _PackedWindow(NamedTuple):
     blob: bytes
     job: Job
     names: dict[hosts.WorkerKey, str]
-
-
-def load_window(store: Store, key: WindowKey, bucket: Bucket | None = None) -> Window:
-    """The window as it was analysed, with its operations; their times as they are stored, rounded.
-
-    Raises:
-        Conflict: no step can be replayed, or the operations have been deleted.
-        ObjectStorageUnavailable: the operations are in a bucket that does not answer.
-        OperationsDamaged: what is stored is not what was stored.
-    """
-    return _unpacked(_fetch(store, key, bucket))
 
 
 def _fetch(store: Store, key: WindowKey, bucket: Bucket | None) -> _PackedWindow:
@@ -141,23 +194,13 @@ def _fetch(store: Store, key: WindowKey, bucket: Bucket | None) -> _PackedWindow
 
 
 def _unpacked(packed: _PackedWindow) -> Window:
+    result, window_id = packed.result, packed.key.window_id
     try:
         stored = unpack_window(packed.blob)
     except DamagedRows as error:
-        window_id = packed.key.window_id
         raise OperationsDamaged(
             f"the operations of window {window_id} cannot be read, only its result: {error}"
         ) from error
-    return _decoded_window(packed.key, packed.result, stored, packed.job, packed.names)
-
-
-def _decoded_window(
-    key: WindowKey,
-    result: WindowResult,
-    stored: StoredWindow,
-    job: Job,
-    names: dict[hosts.WorkerKey, str],
-) -> Window:
     # Of windows that became one, only the operations of the one in `recorded` are stored.
     thinned = result.thinned
     recorded = result if thinned is None or thinned.recorded is None else thinned.recorded
@@ -167,13 +210,13 @@ def _decoded_window(
     steps = tuple(step for step in recorded.steps if step not in completed)
     if not np.isin(steps, stored.ops.step).all():
         raise OperationsDamaged(
-            f"the operations of window {key.window_id} are of other steps: only its result is left"
+            f"the operations of window {window_id} are of other steps: only its result is left"
         )
     left_out = [SkippedStep(skipped.step, skipped.reason) for skipped in recorded.skipped_steps]
     epoch, first_step = (int(number) for number in str(header.id).split("-"))
     origin_ns, groups = stored.ops.origins_ns(steps), stored.groups
     return Window(
-        job=job,
+        job=packed.job,
         epoch=epoch,
         first_step=first_step,
         steps=steps,
@@ -181,7 +224,7 @@ def _decoded_window(
         skipped=tuple(sorted([*left_out, *lacking], key=lambda skipped: skipped.step)),
         state=header.state,
         revision=header.revision or 1,
-        hosts=names,
+        hosts=packed.names,
         origin_ns=origin_ns,
         collectives=None if groups is None else groups.collectives(steps, origin_ns),
         places=_places(recorded),
@@ -242,8 +285,16 @@ class ReplayCache:
             return Questions(prepare(_unpacked(packed)))
 
     def load(self, key: WindowKey) -> Window:
-        """The window itself, not kept here; raises as `load_window` does."""
-        return load_window(self._store, key, self._bucket)
+        """The window as it was analysed, with its operations; not kept here.
+
+        Times of operations are as they are stored, rounded.
+
+        Raises:
+            Conflict: no step can be replayed, or the operations have been deleted.
+            ObjectStorageUnavailable: the operations are in a bucket that does not answer.
+            OperationsDamaged: what is stored is not what was stored.
+        """
+        return _unpacked(_fetch(self._store, key, self._bucket))
 
 
 def _size_bytes(questions: Questions) -> int:

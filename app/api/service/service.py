@@ -3,7 +3,6 @@
 `PublicSettings` are the settings that a page may show, without secrets.
 """
 
-import time
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -11,28 +10,67 @@ from typing import Any, Literal
 
 from anyio import CapacityLimiter
 
-from app.alerts.guard.guard import SsrfGuard
+from app.alerts.guard import SsrfGuard
 from app.alerts.rule import Rule
 from app.alerts.smtp import MailServer
 from app.api.http.auth import Authenticator
-from app.api.http.caching import ComputeCache
+from app.api.http.caching import ComputeCache, LookupCache, store_lookup
 from app.api.http.limits import ConcurrencyLimit, FailureLimit
 from app.api.http.picture_links import PictureLinkAuth
-from app.api.http.refused_jobs import RefusedJobs
-from app.api.http.request_log import ApiMetrics
+from app.api.http.request_log import ApiMetrics, RefusedJobs
 from app.api.service.demo_switch import DemoSwitch
 from app.api.service.hub import EventHub
 from app.api.service.job_state import StateThresholds
 from app.api.service.otlp_buffer import OtlpBodyReader, SpanBuffer, SpanRefusalLog
-from app.api.service.registrations import RegistrationCache
-from app.api.service.replays import ReplayCache, StepViewCache
-from app.api.service.results import ResultCache
+from app.api.service.replays import ReplayCache, ResultCache, StepViewCache
 from app.api.service.status import LossWarnings, ServiceStatus
+from app.errors import Conflict, EpochSuperseded
 from app.ingest.queue import Announcer, QueueWriter
-from app.store import as_of
+from app.store import as_of, jobs
 from app.store.as_of import Processed
 from app.store.database import Connection, Store
+from app.store.jobs import JobRecord
 from app.store.retention import RetentionLimits
+from app.trace.job import job_of
+
+JOB_FRESH_S = 2.0
+# The consumers check a batch again before they count it, so this may be long.
+JOB_STALE_S = 3600.0
+# After one rank has reported the end of the job, the others may still send.
+MIN_TAKEN_AFTER_END_S = 600.0
+
+
+class RegistrationCache(LookupCache[str, JobRecord]):
+    """Registered jobs as pushes need them, each looked up once for all workers that push.
+
+    While the database is away, known jobs go on pushing: the event queue keeps their batches. A
+    refusal is final for a worker, so it rests on `get_now`. Batches are taken for
+    `taken_after_end_s` seconds after a job's end: as long as they can revise a window, and for at
+    least `MIN_TAKEN_AFTER_END_S`.
+    """
+
+    def __init__(
+        self, store: Store, *, monotonic: Callable[[], float], revise_for_s: float = 0.0
+    ) -> None:
+        super().__init__(
+            store_lookup(store, jobs.get),
+            fresh_s=JOB_FRESH_S,
+            stale_s=JOB_STALE_S,
+            monotonic=monotonic,
+        )
+        self.taken_after_end_s = max(revise_for_s, MIN_TAKEN_AFTER_END_S)
+
+    def check_epoch(self, job: JobRecord, epoch: int, now_s: float) -> None:
+        """Return if the job takes batches of this epoch.
+
+        Raises:
+            EpochSuperseded: the job is in another epoch.
+            Conflict: the job ended more than `taken_after_end_s` ago.
+        """
+        if epoch != job.epoch:
+            raise EpochSuperseded(job.job_id, epoch, job.epoch)
+        if job.ended_s is not None and now_s - job.ended_s > self.taken_after_end_s:
+            raise Conflict(f"job {job_of(job.job_id)!r} has ended: register its next run first")
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,27 +85,11 @@ class GpuPrice:
 TTL_PER_COMPUTE_S = 100.0
 MAX_ANSWERS = 256
 
-
-def cost_aware_cache(
-    monotonic: Callable[[], float] = time.monotonic,
-) -> ComputeCache[Hashable, Any]:
-    """A cache whose TTL is `TTL_PER_COMPUTE_S` times the compute time."""
-    return ComputeCache(
-        max_size=MAX_ANSWERS, ttl_per_compute_s=TTL_PER_COMPUTE_S, monotonic=monotonic
-    )
-
-
 # Who can open a share link: nobody, who is signed in to the project, or anyone who has it.
 ShareAudience = Literal["off", "signed-in", "anyone"]
 
 # A test waits up to ten seconds for its receiver, in one of the threads that answer requests.
 MAX_TESTS_AT_ONCE = 4
-
-
-def test_send_limit() -> ConcurrencyLimit:
-    """The limit of tests of unsaved receivers that are sent at the same time."""
-    return ConcurrencyLimit(MAX_TESTS_AT_ONCE, "other receivers are being tested: try again")
-
 
 RulesSource = Literal["file", "defaults"]
 PagesUrlReach = Literal["public", "host", "loopback"]
@@ -126,9 +148,7 @@ class Service:
     guard: SsrfGuard
     mail: MailServer | None
     metrics_top_jobs: int
-    window_steps: int
     max_batch_rows: int
-    max_jobs: int
     gpu_price: GpuPrice | None
     step_views: StepViewCache
     viewer_url: str
@@ -136,8 +156,17 @@ class Service:
     now_s: Callable[[], float]
     database_time: Callable[[Connection], float]
     results: ResultCache = field(default_factory=ResultCache)
-    answers: ComputeCache[Hashable, Any] = field(default_factory=cost_aware_cache)
-    test_sends: ConcurrencyLimit = field(default_factory=test_send_limit)
+    answers: ComputeCache[Hashable, Any] = field(
+        default_factory=lambda: ComputeCache(
+            max_size=MAX_ANSWERS, ttl_per_compute_s=TTL_PER_COMPUTE_S
+        )
+    )
+    # Of unsaved receivers, at the same time.
+    test_sends: ConcurrencyLimit = field(
+        default_factory=lambda: ConcurrencyLimit(
+            MAX_TESTS_AT_ONCE, "other receivers are being tested: try again"
+        )
+    )
     # /metrics has no place of its own, and its text of 1,000 jobs takes a while.
     metrics_threads: CapacityLimiter = field(default_factory=partial(CapacityLimiter, 1))
     metrics_texts: ComputeCache[Hashable, bytes] = field(
@@ -147,6 +176,15 @@ class Service:
     span_bodies: OtlpBodyReader = field(default_factory=OtlpBodyReader)
     span_refusals: SpanRefusalLog = field(default_factory=SpanRefusalLog)
     refused_jobs: RefusedJobs = field(default_factory=RefusedJobs)
+
+    def announce_job(self, job_id: str) -> None:
+        """Tell the pages that something about this job has changed."""
+        self.announcer.announce({"event": "job", "job_id": job_id})
+
+    def job_changed(self, job_id: str) -> None:
+        """Look the job's registration up next time, and tell the pages; from any thread."""
+        self.registrations.forget(job_id)
+        self.announce_job(job_id)
 
     def processed(self, conn: Connection) -> Processed:
         """Up to when what workers send is processed."""

@@ -16,10 +16,13 @@ from app import formatting
 from app.charts.base.plotly import (
     Numbers,
     PackedNumbers,
+    PlotlyAnnotation,
     PlotlyAxis,
     PlotlyFont,
     PlotlyLayout,
+    PlotlyLine,
     PlotlyMargin,
+    PlotlyShape,
     PlotlyTitle,
     PlotlyTrace,
 )
@@ -176,11 +179,51 @@ def label_width_px(labels: Sequence[str]) -> int:
     return max(48, round(6.1 * max((len(label) for label in labels), default=0)) + 8)
 
 
-def meta(text: str, columns: list[str], rows: list[list[Cell]], note: str = "") -> FigureMeta:
-    """The sentence and the table of a figure."""
+def row_axis(labels: Sequence[str], theme: Theme) -> PlotlyAxis:
+    """The y axis of rows with these labels, the first row on top."""
+    ends = [max(1, len(labels)) - 0.5, -0.5]
+    return axis(theme, range=ends, tickvals=list(range(len(labels))), ticktext=list(labels))
+
+
+def text_at(place: PlotlyAnnotation, text: str, colour: str, size_px: int = 11) -> PlotlyAnnotation:
+    """A text at a place, without an arrow."""
+    font: PlotlyFont = {"size": size_px, "color": colour}
+    return place | {"text": text, "showarrow": False, "font": font}
+
+
+def line_between(x: tuple[float, float], y: tuple[float, float], line: PlotlyLine) -> PlotlyShape:
+    """A straight line between two points."""
+    return {"type": "line", "x0": x[0], "x1": x[1], "y0": y[0], "y1": y[1], "line": line}
+
+
+def box(x: tuple[float, float], y: tuple[float, float], line: PlotlyLine) -> PlotlyShape:
+    """A rectangle between two corners."""
+    return line_between(x, y, line) | {"type": "rect"}
+
+
+def meta(
+    text: str,
+    columns: list[str],
+    rows: list[list[Cell]],
+    *,
+    note: str = "",
+    caption: str = "",
+    places: ItemsByAxis | None = None,
+    clock: AxisClock | None = None,
+    alike: str = "",
+) -> FigureMeta:
+    """The sentence and the table of a figure, and what else is known of it."""
     figure_meta = FigureMeta(text=text, table=FigureTable(columns=columns, rows=rows))
+    if caption:
+        figure_meta["table"]["caption"] = caption
     if note:
         figure_meta["note"] = note
+    if places:
+        figure_meta["places"] = places
+    if clock:
+        figure_meta["clock"] = clock
+    if alike:
+        figure_meta["alike"] = alike
     return figure_meta
 
 
@@ -203,9 +246,6 @@ class Bar:
 
 def bar_trace(bars: Sequence[Bar], theme: Theme) -> PlotlyTrace:
     """The bars, first one on top, each with its value outside at 12 px."""
-    values = [
-        formatting.NOT_MEASURED if b.share is None else formatting.percent(b.share) for b in bars
-    ]
     return {
         "type": "bar",
         "orientation": "h",
@@ -213,7 +253,7 @@ def bar_trace(bars: Sequence[Bar], theme: Theme) -> PlotlyTrace:
         "y": list(range(len(bars))),
         "width": 0.56,
         "marker": {"color": [bar.colour for bar in bars], "line": {"width": 0}},
-        "text": values,
+        "text": [formatting.measured(bar.share, formatting.percent) for bar in bars],
         "customdata": [bar.label for bar in bars],
         "textposition": "outside",
         "textfont": {"size": 12, "color": theme.ink},
@@ -255,13 +295,10 @@ def rows_layout(
             zeroline=True,
             zerolinecolor=theme.line2,
         ),
-        yaxis=axis(
-            theme,
-            range=[max(1, len(labels)) - 0.5, -0.5],
-            tickvals=list(range(len(labels))),
-            ticktext=labels,
-            tickfont={"size": 12, "color": theme.ink2},
-            showline=False,
-            ticklabelstandoff=VALUE_PX if low < 0 else 0,
-        ),
+        yaxis=row_axis(labels, theme)
+        | {
+            "tickfont": {"size": 12, "color": theme.ink2},
+            "showline": False,
+            "ticklabelstandoff": VALUE_PX if low < 0 else 0,
+        },
     )

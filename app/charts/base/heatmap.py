@@ -33,7 +33,7 @@ def heatmap(rows: Floats, theme: Theme) -> PlotlyTrace:
     }
 
 
-def values_on_axis(steps: Sequence[int], values: Floats, at: StepAxis) -> Floats:
+def _on_axis(steps: Sequence[int], values: Floats, at: StepAxis) -> Floats:
     """Values [row, step of `steps`] as [row, column of the axis], NaN in its gaps."""
     index = {step: index for index, step in enumerate(steps)}
     shown = np.full((len(values), len(at.columns)), np.nan)
@@ -48,15 +48,22 @@ def column_steps(at: StepAxis) -> list[int]:
     return [0 if index is None else at.steps[index] for index in at.columns]
 
 
-def step_cells(num_rows: int, at: StepAxis, hovertemplate: str, ygap: int = 1) -> PlotlyTrace:
-    """Parts of a heatmap by step; `customdata` has the step of each cell."""
-    steps = column_steps(at)
-    return {
+def heatmap_by_step(
+    steps: Sequence[int],
+    values: Floats,
+    at: StepAxis,
+    theme: Theme,
+    hovertemplate: str,
+    ygap: int = 1,
+) -> PlotlyTrace:
+    """A heatmap of values [row, step of `steps`]; `customdata` has the step of each cell."""
+    num_rows, columns = len(values), column_steps(at)
+    return heatmap(_on_axis(steps, values, at), theme) | {
         "x": at.edges,
         "y": list(range(num_rows)),
         "xgap": gap_px(2 * len(at.steps)),
         "ygap": ygap,
-        "customdata": integers(np.broadcast_to(steps, (num_rows, len(steps)))),
+        "customdata": integers(np.broadcast_to(columns, (num_rows, len(columns)))),
         "hovertemplate": hovertemplate,
     }
 
@@ -73,3 +80,9 @@ def row_label(
 def gap_px(num_cells: int) -> int:
     """Space between cells, by how many share the width."""
     return 3 if num_cells <= 16 else 2 if num_cells <= 48 else 1 if num_cells <= 160 else 0
+
+
+def are_alike(slowdown: Floats, within: float) -> bool:
+    """Whether several slowdowns are all known and this near to 1."""
+    is_near = np.abs(slowdown - 1) <= within
+    return slowdown.size > 1 and bool(np.isfinite(slowdown).all() and is_near.all())

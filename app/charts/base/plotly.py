@@ -44,7 +44,7 @@ class PlotlyLine(TypedDict, total=False):
 class PlotlyPattern(TypedDict, total=False):
     """The hatch of bars."""
 
-    shape: str
+    shape: str | Sequence[str]
     size: float
     solidity: float
     fillmode: Literal["replace"]

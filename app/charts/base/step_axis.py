@@ -11,11 +11,20 @@ from itertools import pairwise
 from statistics import median_low
 
 from app import formatting
-from app.charts.base.figure import AxisClock, AxisItems, FigureMeta, axis, numbers, title
+from app.charts.base.figure import (
+    AxisClock,
+    AxisItems,
+    axis,
+    line_between,
+    numbers,
+    text_at,
+    title,
+)
 from app.charts.base.plotly import (
     PlotlyAnnotation,
     PlotlyAxis,
     PlotlyLine,
+    PlotlyMarker,
     PlotlyShape,
     PlotlyTrace,
 )
@@ -160,19 +169,17 @@ class StepAxis:
             theme,
             range=[-0.5, self.end],
             tickvals=[self.position[at] for at in ticks],
-            ticktext=[
-                formatting.count(self.steps[at])
-                + (
-                    f"<br>{formatting.clock_label(times[at], self.clock_detail)}"
-                    if at in times
-                    else ""
-                )
-                for at in ticks
-            ],
+            ticktext=[self._tick_label(at, times.get(at)) for at in ticks],
         )
         if has_title:
             found["title"] = title(self.title, theme)
         return found
+
+    def _tick_label(self, at: int, at_s: float | None) -> str:
+        step = formatting.count(self.steps[at])
+        if at_s is None:
+            return step
+        return f"{step}<br>{formatting.clock_label(at_s, self.clock_detail)}"
 
     @property
     def clock_px(self) -> int:
@@ -235,10 +242,8 @@ class StepAxis:
         is_broken_up = bool(self.gaps) and len(self.steps) < _LONG_RUN * len(self.runs)
         if not is_broken_up and self._is_sparse and len(round_ones) < 2:
             round_ones = list(range(0, len(self.steps), every))
-        return self._spread(self._edges() if is_broken_up else round_ones)
-
-    def _edges(self) -> list[int]:
-        return sorted({at for run in self.runs for at in (run[0], run[-1])})
+        edges = sorted({at for run in self.runs for at in (run[0], run[-1])})
+        return self._spread(edges if is_broken_up else round_ones)
 
     def _spread(self, wanted: list[int]) -> list[int]:
         room = self.end / (_MAX_TICKS + 2)
@@ -247,12 +252,6 @@ class StepAxis:
             if not kept or self.position[at] - self.position[kept[-1]] >= room:
                 kept.append(at)
         return kept
-
-
-def add_clock(figure_meta: FigureMeta, at: StepAxis) -> None:
-    """Add the axis's times to a figure's meta, where they are known."""
-    if (clock := at.clock) is not None:
-        figure_meta["clock"] = clock
 
 
 def _skipped_after(spans: Sequence[tuple[int, int]]) -> list[int]:
@@ -291,15 +290,7 @@ def band(x0: float, x1: float, theme: Theme) -> PlotlyShape:
 
 def label_above(x: float, text: str, theme: Theme) -> PlotlyAnnotation:
     """A label just above the plot."""
-    return {
-        "x": x,
-        "yref": "paper",
-        "y": 1,
-        "yanchor": "bottom",
-        "text": text,
-        "showarrow": False,
-        "font": {"size": 11, "color": theme.ink2},
-    }
+    return text_at({"x": x, "yref": "paper", "y": 1, "yanchor": "bottom"}, text, theme.ink2)
 
 
 def _round_spacing(spacing: float) -> int:
@@ -326,16 +317,9 @@ class StepEvent:
 
 def event_lines(events: Sequence[StepEvent], at: StepAxis, theme: Theme) -> list[PlotlyShape]:
     """A dotted line before each event's step."""
+    dotted: PlotlyLine = {"color": theme.ink2, "width": 1, "dash": "dot"}
     return [
-        {
-            "type": "line",
-            "x0": x,
-            "x1": x,
-            "yref": "paper",
-            "y0": 0,
-            "y1": 1,
-            "line": {"color": theme.ink2, "width": 1, "dash": "dot"},
-        }
+        line_between((x, x), (0, 1), dotted) | {"yref": "paper"}
         for x in sorted({x for x, _ in _event_positions(events, at)})
     ]
 
@@ -375,27 +359,28 @@ def thinned_axis(
     `last_steps` has, of those that are stored as means, the last step that each stands for.
     """
     ends = last_steps or {}
-    found = _drawn_axis(steps, ends)
+    groups = _groups_of_steps(steps, ends)
+    found = StepAxis.over(
+        [max(group, key=lambda timed: timed[1])[0] for group in groups],
+        [(group[0][0], ends.get(group[-1][0], group[-1][0])) for group in groups],
+    )
     return replace(found, has_means=True) if ends else found
 
 
-def _drawn_axis(steps: Sequence[TimedStep], ends: Mapping[int, int]) -> StepAxis:
+def _groups_of_steps(
+    steps: Sequence[TimedStep], ends: Mapping[int, int]
+) -> list[Sequence[TimedStep]]:
+    """The steps of each point."""
     most = MAX_DRAWN_STEPS if len(steps) <= _FEW_STEPS else MAX_READ_STEPS
     if len(steps) <= most:
-        return StepAxis.over(
-            [step for step, _ in steps], [(step, ends.get(step, step)) for step, _ in steps]
-        )
+        return [[timed] for timed in steps]
     runs = _runs_of_steps(steps, ends)
     if len(runs) > most // 2:
         runs = [list(steps)]  # broken up so much that gaps cannot be shown
     size = -(-len(steps) // most)
     while sum(-(-len(run) // size) for run in runs) > most:
         size += 1
-    groups = [run[at : at + size] for run in runs for at in range(0, len(run), size)]
-    return StepAxis.over(
-        [max(group, key=lambda each: each[1])[0] for group in groups],
-        [(group[0][0], ends.get(group[-1][0], group[-1][0])) for group in groups],
-    )
+    return [run[at : at + size] for run in runs for at in range(0, len(run), size)]
 
 
 def _runs_of_steps(steps: Sequence[TimedStep], ends: Mapping[int, int]) -> list[list[TimedStep]]:
@@ -406,6 +391,10 @@ def _runs_of_steps(steps: Sequence[TimedStep], ends: Mapping[int, int]) -> list[
         runs[-1].append(after)
     return runs
 
+
+# A line through few points hides which steps were recorded.
+MAX_MARKERS = 64
+MARKER_PX = 4
 
 # Points of a line: an index into the axis's steps, and where it is drawn.
 LinePoints = Sequence[tuple[int, float]]
@@ -423,8 +412,13 @@ def line_over_steps(
     line: PlotlyLine,
     unit: str,
     points: Callable[[range, StepAxis], LinePoints] = points_of,
+    *,
+    is_marked: bool | None = None,
 ) -> PlotlyTrace:
-    """A line through a value of each step of the axis, broken at gaps; `line` is Plotly's style."""
+    """A line through a value of each step of the axis, broken at gaps; `line` is Plotly's style.
+
+    With `is_marked`, each of few steps has a dot.
+    """
     x: list[float | None] = []
     y: list[float | None] = []
     steps: list[str] = []
@@ -434,9 +428,9 @@ def line_over_steps(
         x += [*(place for _, place in drawn), at.position[run[-1]] + 0.5]
         y += [*(values[index] for index, _ in drawn), None]
         steps += [*(formatting.count(at.steps[index]) for index, _ in drawn), ""]
-    return {
+    trace: PlotlyTrace = {
         "type": "scatter",
-        "mode": "lines",
+        "mode": "lines+markers" if is_marked and len(at.steps) <= MAX_MARKERS else "lines",
         "name": name,
         "x": numbers(x[:-1]),
         "y": numbers(y[:-1]),
@@ -445,6 +439,8 @@ def line_over_steps(
         "line": line,
         "hovertemplate": f"step %{{customdata}}, {name}<br><b>%{{y:.3f}}{unit}</b><extra></extra>",
     }
+    marker: PlotlyMarker = {"size": MARKER_PX, "color": line["color"]}
+    return trace if is_marked is None else trace | {"marker": marker}
 
 
 def area_over_steps(
@@ -481,8 +477,9 @@ def area_over_steps(
 _MIN_TIME_SPAN = 0.15
 
 
-def time_axis_range(times_s: Sequence[float]) -> list[float]:
-    """The ends of a time axis around all times drawn, seconds."""
+def time_axis(times_s: Sequence[float], theme: Theme) -> PlotlyAxis:
+    """The y axis of step times, around all that are drawn, seconds."""
     low, high = min(times_s, default=0.0), max(times_s, default=1.0)
     height = max(high - low, _MIN_TIME_SPAN * high) or 1.0
-    return [max(0.0, low - 0.06 * height), low + 1.06 * height]
+    ends = [max(0.0, low - 0.06 * height), low + 1.06 * height]
+    return axis(theme, showgrid=True, nticks=5, ticksuffix=" s ", range=ends)

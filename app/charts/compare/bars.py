@@ -41,12 +41,18 @@ class BarPair:
 
 
 def paired_bars(
-    pairs: Sequence[BarPair], sentence: str, column: str, *, theme: Theme, note: str = ""
+    drawn: Sequence[BarPair],
+    pairs: Sequence[BarPair],
+    sentence: str,
+    column: str,
+    *,
+    theme: Theme,
+    note: str = "",
 ) -> PlotlyFigure:
-    """A figure of the pairs from the top down, A's bar hollow and above B's."""
+    """A figure of some pairs from the top down, A's bar hollow and above B's; a table of all."""
     return PlotlyFigure(
-        data=[_bars(pairs, "A", theme), _bars(pairs, "B", theme)],
-        layout=_layout(pairs, theme),
+        data=[_bars(drawn, "A", theme), _bars(drawn, "B", theme)],
+        layout=_layout(drawn, theme),
         meta=meta(sentence, [column, "A", "B"], [_table_row(pair) for pair in pairs], note=note),
     )
 
@@ -123,9 +129,7 @@ def compare_optypes(a: Side, b: Side, *, theme: Theme) -> PlotlyFigure:
     drawn = [
         p for at, p in enumerate(pairs[:MAX_ROWS]) if at < _MIN_ROWS or p.size >= _MIN_DRAWN_SIZE
     ]
-    figure = paired_bars(drawn, _optype_sentence(pairs), "operation type", theme=theme)
-    figure["meta"]["table"] = paired_bars(pairs, "", "operation type", theme=theme)["meta"]["table"]
-    return figure
+    return paired_bars(drawn, pairs, _optype_sentence(pairs), "operation type", theme=theme)
 
 
 def excess(slowdown: float | None) -> float | None:
@@ -149,13 +153,10 @@ def compare_stages(a: Side, b: Side, *, theme: Theme) -> PlotlyFigure:
     num_stages = max(len(of_a), len(of_b))
     pairs = [_stage_pair(at, of_a, of_b) for at in range(num_stages)]
     most = sorted(range(num_stages), key=lambda at: -pairs[at].change)[:MAX_ROWS]
-    figure = paired_bars(
-        [pairs[at] for at in sorted(most)], _stage_sentence(pairs), "stage", theme=theme
-    )
-    figure["meta"]["table"] = paired_bars(pairs, "", "stage", theme=theme)["meta"]["table"]
-    if num_stages > MAX_ROWS:
-        figure["meta"]["note"] = f"{MAX_ROWS} of {num_stages} stages: those that differ most."
-    return figure
+    drawn = [pairs[at] for at in sorted(most)]
+    some = f"{MAX_ROWS} of {num_stages} stages: those that differ most."
+    note = some if num_stages > MAX_ROWS else ""
+    return paired_bars(drawn, pairs, _stage_sentence(pairs), "stage", theme=theme, note=note)
 
 
 def _stage_pair(stage: int, of_a: list[float | None], of_b: list[float | None]) -> BarPair:

@@ -8,14 +8,13 @@ import numpy as np
 from app import formatting
 from app.charts.base.figure import Cell, PlotlyFigure, axis, layout, meta, numbers, title
 from app.charts.base.plotly import PlotlyTrace
-from app.charts.base.step_axis import time_axis_range
+from app.charts.base.step_axis import MARKER_PX, MAX_MARKERS, time_axis
 from app.charts.base.theme import Theme
 from app.charts.compare.summary import Side
 from app.result.window_result import WindowResult
 
 _LEFT_PX = 56
 MAX_POINTS = 600
-_MAX_MARKERS = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,13 +71,7 @@ def compare_steps(a: Side, b: Side, *, theme: Theme) -> PlotlyFigure:
                 tickformat=",d",
                 title=title("recorded steps of each side, from its first", theme),
             ),
-            yaxis=axis(
-                theme,
-                showgrid=True,
-                nticks=5,
-                ticksuffix=" s ",
-                range=time_axis_range([*of_a.recorded_s, *of_b.recorded_s, *of_b.ideal_s]),
-            ),
+            yaxis=time_axis([*of_a.recorded_s, *of_b.recorded_s, *of_b.ideal_s], theme),
         ),
         meta=meta(
             _sentence(a, b),
@@ -92,7 +85,7 @@ def _line(
     step_times: _StepTimes, times_s: Sequence[float], name: str, style: tuple[str, float, str]
 ) -> PlotlyTrace:
     colour, width_px, dash = style
-    has_markers = len(times_s) <= _MAX_MARKERS and name.endswith("recorded")
+    has_markers = len(times_s) <= MAX_MARKERS and name.endswith("recorded")
     return {
         "type": "scatter",
         "mode": "lines+markers" if has_markers else "lines",
@@ -102,7 +95,7 @@ def _line(
         "customdata": list(step_times.steps),
         "line": {"color": colour, "width": width_px, "dash": dash},
         "marker": {
-            "size": 4,
+            "size": MARKER_PX,
             "color": colour,
             "symbol": "circle-open" if "A" in name else "circle",
         },

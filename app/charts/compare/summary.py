@@ -9,12 +9,10 @@ from dataclasses import dataclass
 from typing import Literal
 
 from app import formatting
-from app.result import step_counts
 from app.result.causes import cause_phrase
 from app.result.figures import gpu_time_wasted
 from app.result.finding import Finding
-from app.result.step_counts import StepTimeName
-from app.result.window_result import WindowResult
+from app.result.window_result import StepTimeName, WindowResult, mean_s
 
 _SHAPE_SIZES = ("dp_size", "pp_size", "tp_size", "vpp_size", "dsp_size")
 
@@ -51,7 +49,7 @@ class Side:
     def mean_s(self, kind: StepTimeName) -> float | None:
         """Mean seconds a step; None where no step was analysed."""
         has_times = bool(getattr(self.result.step_time_s, kind))
-        return step_counts.mean_s(self.result, kind) if has_times else None
+        return mean_s(self.result, kind) if has_times else None
 
     @property
     def why_not_measured(self) -> str | None:
@@ -89,11 +87,11 @@ def compared_causes(a: Side, b: Side) -> list[ComparedCause]:
     left = list(a.findings)
     found = []
     for finding in b.findings:
-        before = next((each for each in left if _is_same(each, finding)), None)
+        before = next((other for other in left if _is_same(other, finding)), None)
         if before is not None:
             left.remove(before)
         found.append(ComparedCause("new" if before is None else "same", finding, before))
-    found += [ComparedCause("gone", each) for each in left]
+    found += [ComparedCause("gone", finding) for finding in left]
     order = ("new", "same", "gone")
     return sorted(found, key=lambda each: (order.index(each.change), -each.cost))
 
@@ -157,34 +155,29 @@ def _comparison(a: Side, b: Side) -> str:
 def _change_text(change: float) -> str:
     if abs(change) < SAME_WITHIN:
         return "a step takes as long"
-    return (
-        f"a step takes {formatting.percent(abs(change))} {'longer' if change > 0 else 'less time'}"
-    )
+    how = "longer" if change > 0 else "less time"
+    return f"a step takes {formatting.percent(abs(change))} {how}"
 
 
 def _changed_causes(found: Sequence[ComparedCause]) -> str:
     """The first two causes that came or went, and how many more."""
-    news = [each for each in found if each.change != "same"]
+    news = [cause for cause in found if cause.change != "same"]
     if not news:
         return "; the causes are the same" if found else ""
-    named = [f"{_cause_text(each)} is {each.change}" for each in news[:_MAX_NAMED]]
+    named = [
+        f"{cause_phrase(cause.finding.cause)} is {cause.change}" for cause in news[:_MAX_NAMED]
+    ]
     more = len(news) - len(named)
     others = f", and {formatting.plural(more, 'more cause')} came or went" if more else ""
     return f"; {', '.join(named)}{others}"
 
 
-def _cause_text(cause: ComparedCause) -> str:
-    return cause_phrase(cause.finding.cause)
-
-
 def _recorded_only(a: Side, b: Side) -> tuple[str, str]:
     low = " and ".join(letter for letter, side in (("A", a), ("B", b)) if side.is_low)
     change = step_time_change(a, b)
-    text = (
-        "Only recorded times can be compared"
-        if change is None
-        else _change_text(change).capitalize()
-    )
+    text = "Only recorded times can be compared"
+    if change is not None:
+        text = _change_text(change).capitalize()
     why = "The simulated steps are too far from the recorded ones to name a loss or a cause."
     return f"{text}: {low} has low fidelity.", why
 

@@ -7,6 +7,7 @@ from datetime import date
 from app import formatting
 from app.charts.base.figure import (
     Bar,
+    Cell,
     PlotlyFigure,
     axis,
     bar_layout,
@@ -65,15 +66,14 @@ def fleet_planned(days: Sequence[FleetDay], *, theme: Theme) -> PlotlyFigure:
                        tickformat="~s", title=title("GPU-hours", theme)),
         ),
         meta=meta(_sentence(shown), ["day (UTC)", "GPU-hours", "without stragglers", "lost"],
-                  [
-[f"{day.day}", *(formatting.hour_count(each) for each in _hours(day))]
-for day in shown
-]),
+                  [_row(day) for day in shown]),
     )  # fmt: skip
 
 
 def _bars(name: str, values: list[float], colour: str, shown: Sequence[FleetDay]) -> PlotlyTrace:
-    hover_texts = [f"{_date(day)}: {_hover_text(day)}" for day in shown]
+    hover_texts = [
+        f"{_date(day)}: {formatting.hour_count(day.hours)} GPU-h recorded" for day in shown
+    ]
     return {
         "type": "bar",
         "name": name,
@@ -85,16 +85,13 @@ def _bars(name: str, values: list[float], colour: str, shown: Sequence[FleetDay]
     }
 
 
+def _row(day: FleetDay) -> list[Cell]:
+    hours = (day.hours, day.planned_hours, day.lost_hours)
+    return [f"{day.day}", *map(formatting.hour_count, hours)]
+
+
 def _date(day: FleetDay) -> str:
     return f"{day.day.day} {day.day:%b}"
-
-
-def _hover_text(day: FleetDay) -> str:
-    return f"{formatting.hour_count(day.hours)} GPU-h recorded"
-
-
-def _hours(day: FleetDay) -> tuple[float, float, float]:
-    return day.hours, day.planned_hours, day.lost_hours
 
 
 def _sentence(shown: Sequence[FleetDay]) -> str:
@@ -170,14 +167,14 @@ def _figure(
     # As high with few bars as with many, so that nothing below it moves.
     frame["height"] = _HEIGHT_PX
     frame["yaxis"]["range"] = [_MAX_BARS - 0.5, -0.5]
-    rows = [
+    rows: list[list[Cell]] = [
         [name, formatting.hour_count(lost), formatting.percent(lost / total)]
         for name, lost in table
     ]
     return PlotlyFigure(
         data=[bar_trace(bars, theme)],
         layout=frame,
-        meta=meta(text, [what, "GPU-hours lost", "share of the loss"], [[*row] for row in rows]),
+        meta=meta(text, [what, "GPU-hours lost", "share of the loss"], rows),
     )
 
 
@@ -191,5 +188,4 @@ def _largest_first(lost: Mapping[str, float]) -> dict[str, float]:
 
 
 def _cause_label(name: str) -> str:
-    said = cause_name(name)
-    return said[0].upper() + said[1:]
+    return formatting.upper_first(cause_name(name))

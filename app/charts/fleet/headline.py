@@ -53,7 +53,7 @@ def fleet_headline(fleet: FleetFacts) -> tuple[str, str]:
         return "No job has registered yet.", ""
     if not fleet.losing:
         return _nothing_lost(fleet)
-    lost = sum(each.lost_per_day for each in fleet.losing)
+    lost = sum(job.lost_per_day for job in fleet.losing)
     is_alone = len(fleet.losing) == 1
     verb, who = ("is", "It costs") if is_alone else ("are", "Together they cost")
     of = f"{formatting.count(len(fleet.losing))} of {formatting.plural(fleet.num_jobs, 'job')}"
@@ -66,7 +66,7 @@ def fleet_headline(fleet: FleetFacts) -> tuple[str, str]:
 
 
 def _losing_words(losing: Sequence[LosingJob]) -> str:
-    num_stalled = sum(each.is_stalled for each in losing)
+    num_stalled = sum(job.is_stalled for job in losing)
     if num_stalled == len(losing):
         return "stalled"
     return "losing time" + (f", {num_stalled} of them stalled" if num_stalled else "")

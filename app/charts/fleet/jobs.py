@@ -12,7 +12,16 @@ from dataclasses import dataclass
 from typing import Self
 
 from app import formatting
-from app.charts.base.figure import Cell, PlotlyFigure, axis, layout, meta, numbers, title
+from app.charts.base.figure import (
+    PlotlyFigure,
+    axis,
+    layout,
+    line_between,
+    meta,
+    numbers,
+    text_at,
+    title,
+)
 from app.charts.base.plotly import PlotlyAnnotation, PlotlyLine, PlotlyShape, PlotlyTrace
 from app.charts.base.theme import Theme
 
@@ -40,13 +49,6 @@ class JobLoss:
 def measured_jobs(jobs: Iterable[JobLoss]) -> list[JobLoss]:
     """Jobs with recorded time."""
     return [job for job in jobs if job.hours > 0]
-
-
-def with_caption(figure: PlotlyFigure, caption: str) -> PlotlyFigure:
-    """The figure, with a caption of its table if not empty."""
-    if caption:
-        figure["meta"]["table"]["caption"] = caption
-    return figure
 
 
 LABEL_CHARS = 18
@@ -81,10 +83,8 @@ class Label:
         """The places that a job's name has room at, of an axis up to `end`."""
         mark = _MARK_SHARE * end / 2
         width = _label_width(job.name) * end
-        under, over = (
-            (y - _LABEL_HEIGHT, y + _LABEL_HEIGHT / 4),
-            (y - _LABEL_HEIGHT / 4, y + _LABEL_HEIGHT),
-        )
+        under = y - _LABEL_HEIGHT, y + _LABEL_HEIGHT / 4
+        over = y - _LABEL_HEIGHT / 4, y + _LABEL_HEIGHT
         right = cls(job, x, y, "bottom right", x - mark, x + mark + width, *under)
         left = cls(job, x, y, "top left", x - mark - width, x + mark, *over)
         has_right, has_left = right.to_x <= end and right.from_y >= 0, left.from_x >= 0
@@ -128,7 +128,7 @@ def fleet_sizes(jobs: Sequence[JobLoss], limit: float, *, theme: Theme) -> Plotl
     sizes = [math.log10(job.num_gpus) for job in shown]
     ticks = _size_ticks(min(job.num_gpus for job in shown), max(job.num_gpus for job in shown))
     top = max(_MIN_TOP, 1.03 * max(job.slowdown for job in shown))
-    figure = PlotlyFigure(
+    return PlotlyFigure(
         data=[_marks(fine, "circle-open", theme.sim), _marks(slow, "triangle-up", theme.lost)],
         layout=layout(
             theme,
@@ -136,16 +136,16 @@ def fleet_sizes(jobs: Sequence[JobLoss], limit: float, *, theme: Theme) -> Plotl
             left_px=48,
             margin={"b": 44, "r": 16},
             xaxis=axis(theme, type="log", range=[min(sizes) - 0.2, max(sizes) + 0.2],
-                       tickvals=ticks, ticktext=[formatting.count(each) for each in ticks],
+                       tickvals=ticks, ticktext=[formatting.count(tick) for tick in ticks],
                        title=title("GPUs", theme)),
             yaxis=axis(theme, range=[0.99, top], showgrid=True, tickformat=".1f", nticks=6,
                        ticksuffix=formatting.TIMES, showline=False),
         ),
         meta=meta(_size_sentence(shown, slow, limit), ["job", "GPUs", "slowdown"],
                   [[job.name, job.num_gpus, formatting.ratio(job.slowdown)]
-                   for job in sorted(shown, key=lambda job: -job.slowdown)[:_MAX_ROWS]]),
+                   for job in sorted(shown, key=lambda job: -job.slowdown)[:_MAX_ROWS]],
+                  caption=f"The {_MAX_ROWS} slowest jobs." if len(jobs) > _MAX_ROWS else ""),
     )  # fmt: skip
-    return with_caption(figure, _size_caption(jobs))
 
 
 def _size_ticks(least: int, most: int) -> list[int]:
@@ -185,10 +185,6 @@ def _size_sentence(shown: Sequence[JobLoss], slow: Sequence[JobLoss], limit: flo
     )
 
 
-def _size_caption(jobs: Sequence[JobLoss]) -> str:
-    return f"The {_MAX_ROWS} slowest jobs." if len(jobs) > _MAX_ROWS else ""
-
-
 _MAX_CURVE_POINTS = 500
 _MAX_NAMED = 3
 _MIN_AXIS = 0.1
@@ -204,7 +200,12 @@ def fleet_waste(jobs: Sequence[JobLoss], limit: float, *, theme: Theme) -> Plotl
     end = max(100 * _MIN_AXIS, 1.05 * wasted[-1])
     middle = quantile(wasted, 0.5)
     slow = [job for job in jobs if job.slowdown >= limit]
-    figure = PlotlyFigure(
+    half = f"Dotted: half of the jobs waste {formatting.percent(middle / 100)} or less"
+    most = f"The {_MAX_ROWS} jobs that waste most."
+    # Above the plot, clear of line and names.
+    corner: PlotlyAnnotation = {"xref": "paper", "yref": "paper", "x": 0, "y": 1}
+    corner |= {"xanchor": "left", "yanchor": "bottom"}
+    return PlotlyFigure(
         data=[_waste_curve(wasted, end, theme), *_named_marks(slow, wasted, end, theme)],
         layout=layout(
             theme,
@@ -216,12 +217,13 @@ def fleet_waste(jobs: Sequence[JobLoss], limit: float, *, theme: Theme) -> Plotl
             yaxis=axis(theme, range=[0, 114], tickvals=[0, 25, 50, 75, 100], showgrid=True,
                        title=title("Jobs at or below, %", theme), showline=False),
             shapes=_half_lines(middle, theme),
-            annotations=[_half_text(middle, theme)],
+            annotations=[text_at(corner, half, theme.ink2)],
         ),
         meta=meta(_waste_sentence(wasted), ["job", "GPUs", "GPU time wasted", "GPU-hours lost"],
-                  _waste_rows(by_waste)),
+                  [[job.name, job.num_gpus, formatting.percent(job.wasted),
+                    round(job.lost_hours, 1)] for job in reversed(by_waste[-_MAX_ROWS:])],
+                  caption=most if len(jobs) > _MAX_ROWS else ""),
     )  # fmt: skip
-    return with_caption(figure, _waste_caption(by_waste))
 
 
 def quantile(ascending: Sequence[float], share: float) -> float:
@@ -257,16 +259,16 @@ def _named_marks(
             "type": "scatter",
             "name": "named",
             "mode": "markers+text",
-            "x": numbers([each.x for each in shown]),
-            "y": numbers([each.y for each in shown]),
-            "text": [short_name(each.job.name, LABEL_CHARS) for each in shown],
+            "x": numbers([label.x for label in shown]),
+            "y": numbers([label.y for label in shown]),
+            "text": [short_name(label.job.name, LABEL_CHARS) for label in shown],
             # What a phone has room for: frontend/js/components/chart-card.js.
-            "meta": {"short": [short_name(each.job.name, SHORT_CHARS) for each in shown]},
-            "textposition": [each.place for each in shown],
+            "meta": {"short": [short_name(label.job.name, SHORT_CHARS) for label in shown]},
+            "textposition": [label.place for label in shown],
             "textfont": {"size": 11, "color": theme.ink2},
             "cliponaxis": False,
             "marker": {"symbol": "triangle-up", "size": 9, "color": theme.lost},
-            "customdata": [formatting.chart_label(each.job.name, 60) for each in shown],
+            "customdata": [formatting.chart_label(label.job.name, 60) for label in shown],
             "hovertemplate": "%{customdata}<br><b>%{x:.1f} %</b> wasted<extra></extra>",
         }
     ]
@@ -290,24 +292,9 @@ def _label_positions(jobs: Sequence[JobLoss], wasted: list[float], end: float) -
 def _half_lines(middle: float, theme: Theme) -> list[PlotlyShape]:
     dotted: PlotlyLine = {"color": theme.ink3, "width": 1, "dash": "dot"}
     return [
-        {"type": "line", "x0": 0, "x1": middle, "y0": 50, "y1": 50, "line": dotted},
-        {"type": "line", "x0": middle, "x1": middle, "y0": 0, "y1": 50, "line": dotted},
+        line_between((0, middle), (50, 50), dotted),
+        line_between((middle, middle), (0, 50), dotted),
     ]
-
-
-def _half_text(middle: float, theme: Theme) -> PlotlyAnnotation:
-    """A label above the plot, clear of line and names."""
-    return {
-        "xref": "paper",
-        "yref": "paper",
-        "x": 0,
-        "y": 1,
-        "text": f"Dotted: half of the jobs waste {formatting.percent(middle / 100)} or less",
-        "showarrow": False,
-        "xanchor": "left",
-        "yanchor": "bottom",
-        "font": {"size": 11, "color": theme.ink2},
-    }
 
 
 def _waste_sentence(wasted: list[float]) -> str:
@@ -318,15 +305,3 @@ def _waste_sentence(wasted: list[float]) -> str:
         f"Of {formatting.count(len(wasted))} jobs with figures, half waste {middle} of their GPU "
         f"time or less, and nine in ten {most} or less."
     )
-
-
-def _waste_rows(by_waste: Sequence[JobLoss]) -> list[list[Cell]]:
-    return [
-        [job.name, job.num_gpus, formatting.percent(job.wasted), round(job.lost_hours, 1)]
-        for job in reversed(by_waste[-_MAX_ROWS:])
-    ]
-
-
-def _waste_caption(by_waste: Sequence[JobLoss]) -> str:
-    left = len(by_waste) - _MAX_ROWS
-    return f"The {_MAX_ROWS} jobs that waste most." if left > 0 else ""

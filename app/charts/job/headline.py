@@ -16,8 +16,7 @@ from app.result.causes import cause_of
 from app.result.figures import MAX_DISCREPANCY, gpu_time_wasted
 from app.result.finding import Finding
 from app.result.sentence import sentence_case
-from app.result.step_counts import num_steps, resolution_of
-from app.result.window_result import Resolution, WindowResult
+from app.result.window_result import Resolution, WindowResult, num_steps, resolution_of
 
 JobState = Literal[
     "healthy",
@@ -92,21 +91,18 @@ def headline(state: JobState, result: WindowResult | None, seen: JobFacts) -> He
         case _:
             text = _running(state, known, seen)
     sentence, sub = _with_missing_ranks(state, text, known)
-    added = f"{_first_figures(state, known, seen)} {thinned_words(known)}".strip()
+    thinned = "" if known is None else _KEPT_WORDS[resolution_of(known)]
+    added = f"{_first_figures(state, known, seen)} {thinned}".strip()
     return Headline(state, sentence, f"{sub} {added}".strip())
 
 
+# What is no longer stored of old steps.
 _KEPT_WORDS: Mapping[Resolution, str] = {
     "step": "",
     "window": "Figures by step are no longer stored of all these steps.",
     "hour": "Old windows are stored by the hour: causes and figures are of whole hours.",
     "day": "Old windows are stored by the day: causes and figures are of whole days.",
 }
-
-
-def thinned_words(result: WindowResult | None) -> str:
-    """What is no longer stored of old steps; "" where nothing is missing."""
-    return "" if result is None else _KEPT_WORDS[resolution_of(result)]
 
 
 def _first_figures(state: JobState, result: WindowResult | None, seen: JobFacts) -> str:
@@ -221,10 +217,9 @@ def _no_cause(result: WindowResult) -> str:
 
 
 def _explained(discrepancy: str, leading: Finding) -> str:
-    is_independent = "steps_near_record" in leading.evidence
-    because = (
-        "this cause does not depend on that" if is_independent else ("late launches explain that")
-    )
+    because = "late launches explain that"
+    if "steps_near_record" in leading.evidence:
+        because = "this cause does not depend on that"
     return f"{discrepancy.removesuffix('.')}; {because}."
 
 
@@ -266,10 +261,9 @@ def _stalled(result: WindowResult | None, seen: JobFacts) -> tuple[str, str]:
 
 def _silent(result: WindowResult | None, seen: JobFacts) -> tuple[str, str]:
     have = "has" if len(seen.silent_ranks) == 1 else "have"
-    others = (
-        "1 other goes" if seen.num_others == 1 else f"{formatting.count(seen.num_others)} others go"
-    )
-    sentence = f"{_who_is_silent(seen)} {have} been silent{_since(seen)}; {others} on."
+    others = f"{formatting.plural(seen.num_others, 'other')} go{'es' * (seen.num_others == 1)}"
+    who = sentence_case(seen.silent_who or formatting.ranks(seen.silent_ranks))
+    sentence = f"{who} {have} been silent{_since(seen)}; {others} on."
     if result is None:
         return sentence, "No step could be analysed so far, so there are no figures."
     if result.imputed is None or not result.imputed.workers:
@@ -278,10 +272,6 @@ def _silent(result: WindowResult | None, seen: JobFacts) -> tuple[str, str]:
     sub = f"{others_at}; medians of other workers of the same stage stand in for what is missing."
     found = [finding for finding in result.findings or () if finding.cause != causes.SILENT_WORKER]
     return sentence, f"{_leading_cause(found)} {sub}" if found else sub
-
-
-def _who_is_silent(seen: JobFacts) -> str:
-    return sentence_case(seen.silent_who or formatting.ranks(seen.silent_ranks))
 
 
 def _unknown(result: WindowResult | None, seen: JobFacts) -> tuple[str, str]:
@@ -302,12 +292,11 @@ def _since(seen: JobFacts) -> str:
 def _low_fidelity(result: WindowResult | None) -> tuple[str, str]:
     discrepancy = None if result is None else result.fidelity.discrepancy
     limit = formatting.percent(MAX_DISCREPANCY)
-    if discrepancy is None:
-        sentence = f"The simulated steps differ from the recorded ones by more than {limit}."
-    else:
-        off = formatting.percent(discrepancy)
-        sentence = f"The simulated steps differ from the recorded ones by {off}."
-    return sentence, f"The limit is {limit}. Naming a worker or a stage would be a guess."
+    off = f"more than {limit}" if discrepancy is None else formatting.percent(discrepancy)
+    return (
+        f"The simulated steps differ from the recorded ones by {off}.",
+        f"The limit is {limit}. Naming a worker or a stage would be a guess.",
+    )
 
 
 def _after(seen: JobFacts) -> str:
@@ -343,13 +332,12 @@ def _finished(result: WindowResult, seen: JobFacts) -> tuple[str, str]:
     if _is_low(result):
         text = _low_fidelity(result)[0]
         return f"This job has finished{after}.", _leading_cause(findings) if findings else text
-    sentence = (
-        f"This job has finished{after}. Over the run it ran at {_ratio(result)} of its ideal."
-    )
+    over_run = f"Over the run it ran at {_ratio(result)} of its ideal."
     remarked = " ".join(remarks(result))
     if findings and findings[0].cause == causes.UNIFORM_SLOWDOWN:
         remarked = f"{_against_itself(result)} {remarked}"
-    return sentence, f"{_leading_cause(findings) if findings else ''} {remarked}".strip()
+    causes_found = _leading_cause(findings) if findings else ""
+    return f"This job has finished{after}. {over_run}", f"{causes_found} {remarked}".strip()
 
 
 def _is_low(result: WindowResult) -> bool:
@@ -386,7 +374,7 @@ def remedy(finding: Finding, *, pp_size: int, num_gpus: int, slowdown: float | N
     won = _won_back(finding, num_gpus, slowdown)
     if not act or not won:
         return ""
-    return " ".join(each for each in (_reason(finding, pp_size), f"{act} would {won}.") if each)
+    return " ".join(filter(None, (_reason(finding, pp_size), f"{act} would {won}.")))
 
 
 def won_back_gpu_hours(

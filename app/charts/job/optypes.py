@@ -5,7 +5,6 @@ long it moves data.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from app import formatting
 from app.charts.base.figure import Bar, Cell, PlotlyFigure, bar_layout, bar_trace, meta
@@ -19,24 +18,20 @@ _BAR_OFFSET, _BAR_WIDTH = -0.16, 0.42
 _TEXT_OFFSET = 0.24
 
 
-@dataclass(frozen=True, slots=True)
-class CommunicationTime:
-    """Mean seconds a step and worker in one type of communication."""
-
-    transfer_s: float
-    wait_s: float
+# Mean seconds a step and worker in one type of communication: moving data, and waiting.
+Communication = tuple[float, float]
 
 
-def raised_bars(trace: PlotlyTrace, talk: Sequence[CommunicationTime | None]) -> PlotlyTrace:
+def raised_bars(trace: PlotlyTrace, talk: Sequence[Communication | None]) -> PlotlyTrace:
     """The bars of the loss, a little higher in their rows where there is text under them."""
     if not any(talk):
         return trace
-    y = [row + _BAR_OFFSET if each else row for row, each in enumerate(talk)]
+    y = [row + _BAR_OFFSET if times_s else row for row, times_s in enumerate(talk)]
     return trace | {"y": y, "width": _BAR_WIDTH}
 
 
 def communication_labels(
-    talk: Sequence[CommunicationTime | None], theme: Theme
+    talk: Sequence[Communication | None], theme: Theme
 ) -> list[PlotlyAnnotation]:
     """Waiting in words under each bar, and moving data too in its hover text."""
     return [
@@ -45,15 +40,15 @@ def communication_labels(
             "xanchor": "left",
             "xshift": 2,
             "y": row + _TEXT_OFFSET,
-            "text": f"waits {formatting.short_seconds(each.wait_s)} a step",
+            "text": f"waits {formatting.short_seconds(times_s[1])} a step",
             "hovertext": "a step and worker: "
-            f"{formatting.short_seconds(each.transfer_s)} moving data, "
-            f"{formatting.short_seconds(each.wait_s)} waiting",
+            f"{formatting.short_seconds(times_s[0])} moving data, "
+            f"{formatting.short_seconds(times_s[1])} waiting",
             "showarrow": False,
             "font": {"size": 11, "color": theme.ink2},
         }
-        for row, each in enumerate(talk)
-        if each is not None
+        for row, times_s in enumerate(talk)
+        if times_s is not None
     ]
 
 
@@ -88,7 +83,7 @@ def optypes(
     shown = [(times or {}).get(name) for name in order[: len(drawn)]]
     if len(drawn) < len(bars):
         shown[-1] = None  # several types together
-    talk = [_communication_time(each) for each in shown]
+    talk = [_communication(times_s) for times_s in shown]
     row_px = 40 if any(talk) else 30
     frame = bar_layout(drawn, theme, row_px=row_px, full_share=0.5)
     frame["annotations"] = communication_labels(talk, theme)
@@ -107,8 +102,8 @@ def optypes(
             [
                 [
                     bar.label,
-                    _slowdown(optype_slowdown[name]),
-                    _share(bar),
+                    formatting.measured(optype_slowdown[name], formatting.ratio),
+                    formatting.measured(bar.share, formatting.percent),
                     *_time_cells(name, times),
                 ]
                 for name, bar in zip(order, bars, strict=True)
@@ -121,14 +116,9 @@ def _sort_key(name: str, share: float) -> tuple[float, int, str]:
     """Where a type stands: by its share, or if that is small by its name."""
     if share >= _MIN_RANKED_SHARE:
         return -share, 0, name
-    is_crumb = float(share < _MIN_DRAWN_SHARE)
-    return (
-        is_crumb,
-        list(formatting.OPTYPE_LABELS).index(name)
-        if name in formatting.OPTYPE_LABELS
-        else len(formatting.OPTYPE_LABELS),
-        name,
-    )
+    labels = list(formatting.OPTYPE_LABELS)
+    place = labels.index(name) if name in labels else len(labels)
+    return float(share < _MIN_DRAWN_SHARE), place, name
 
 
 def _small_bars_as_one(bars: list[Bar], theme: Theme) -> list[Bar]:
@@ -164,28 +154,18 @@ def _sentence(bars: list[Bar]) -> str:
     )
 
 
-def _slowdown(slowdown: float | None) -> str:
-    return formatting.NOT_MEASURED if slowdown is None else formatting.ratio(slowdown)
-
-
-def _share(bar: Bar) -> str:
-    return formatting.NOT_MEASURED if bar.share is None else formatting.percent(bar.share)
-
-
-def _communication_time(times: OptypeTime | None) -> CommunicationTime | None:
+def _communication(times: OptypeTime | None) -> Communication | None:
     """How long a type of communication moves data and waits; None of all others."""
     if times is None or times.transfer is None or times.wait is None:
         return None
     # A transfer below zero says that clocks disagree, and is next to nothing.
-    return CommunicationTime(max(0.0, times.transfer), times.wait)
+    return max(0.0, times.transfer), times.wait
 
 
 def _time_cells(name: str, times: Times | None) -> Sequence[Cell]:
     known = (times or {}).get(name)
     if known is None:
         return formatting.NOT_MEASURED, formatting.NOT_MEASURED
-    busy = known.recorded if known.transfer is None else known.transfer
-    return (
-        formatting.NOT_MEASURED if busy is None else formatting.seconds(busy),
-        None if known.wait is None else formatting.seconds(known.wait),
-    )
+    busy_s = known.recorded if known.transfer is None else known.transfer
+    wait = None if known.wait is None else formatting.seconds(known.wait)
+    return formatting.measured(busy_s, formatting.seconds), wait

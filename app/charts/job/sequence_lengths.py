@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from app import formatting
-from app.charts.base.figure import PlotlyFigure, axis, layout, meta, numbers, title
+from app.charts.base.figure import PlotlyFigure, axis, layout, meta, numbers, text_at, title
 from app.charts.base.plotly import PlotlyAnnotation, PlotlyTrace
 from app.charts.base.theme import Theme
 from app.trace.window import Floats
@@ -40,13 +40,7 @@ def lengths(pairs: MicroBatchPairs, *, theme: Theme) -> PlotlyFigure:
     shown = np.unique(np.linspace(0, x.size - 1, min(x.size, MAX_DOTS)).round().astype(int))
     columns = ["sum of squared lengths, millions" if pairs.is_lengths else "forward, ms"]
     columns.append("forward, ms" if pairs.is_lengths else "backward, ms")
-    figure_meta = meta(
-        _sentence(pairs, line),
-        columns,
-        [[f"{x[at]:.4g}", f"{y[at]:.4g}"] for at in shown[:MAX_TABLE_ROWS]],
-    )
-    if x.size > MAX_TABLE_ROWS:
-        figure_meta["table"]["caption"] = f"The first {MAX_TABLE_ROWS} of {_counted(pairs)}."
+    caption = f"The first {MAX_TABLE_ROWS} of {_counted(pairs)}."
     return PlotlyFigure(
         data=[_dots(x[shown], y[shown], pairs, theme), *_line(x, line, theme)],
         layout=layout(
@@ -70,7 +64,12 @@ def lengths(pairs: MicroBatchPairs, *, theme: Theme) -> PlotlyFigure:
             ),
             annotations=_note(pairs, line, theme),
         ),
-        meta=figure_meta,
+        meta=meta(
+            _sentence(pairs, line),
+            columns,
+            [[f"{x[at]:.4g}", f"{y[at]:.4g}"] for at in shown[:MAX_TABLE_ROWS]],
+            caption=caption if x.size > MAX_TABLE_ROWS else "",
+        ),
     )
 
 
@@ -118,22 +117,9 @@ def _note(
     if line is None:
         return []
     text = f"{_formula(pairs, line)}<br>r² {line[2]:.2f}, {_counted(pairs)}"
-    return [
-        {
-            "xref": "paper",
-            "yref": "paper",
-            "x": 1,
-            "y": 0,
-            "yshift": 8,
-            "xanchor": "right",
-            "yanchor": "bottom",
-            "align": "right",
-            "text": text,
-            "showarrow": False,
-            "font": {"size": 11, "color": theme.ink},
-            "bgcolor": theme.surface,
-        }
-    ]
+    corner: PlotlyAnnotation = {"xref": "paper", "yref": "paper", "x": 1, "y": 0, "yshift": 8}
+    corner |= {"xanchor": "right", "yanchor": "bottom", "align": "right", "bgcolor": theme.surface}
+    return [text_at(corner, text, theme.ink)]
 
 
 def _formula(pairs: MicroBatchPairs, line: tuple[float, float, float]) -> str:

@@ -18,6 +18,8 @@ from app.charts.base.figure import (
     label_width_px,
     layout,
     meta,
+    row_axis,
+    text_at,
 )
 from app.charts.base.plotly import PlotlyAnnotation, PlotlyLayout, PlotlyTrace
 from app.charts.base.theme import SCALE_STOPS, Theme
@@ -45,16 +47,23 @@ def stage_times(compute: StageCompute, theme: Theme) -> list[PlotlyTrace]:
             "y": [stage + offset for stage in range(len(times_s))],
             "width": _BAR_BAND,
             "marker": {"color": colour, "line": {"width": 0}},
-            "text": [time_text(time_s) for time_s in times_s],
+            "text": [_time(time_s) for time_s in times_s],
             "textposition": "none",
             "customdata": list(range(len(times_s))),
             "hovertemplate": f"stage %{{customdata}}, {side}<br><b>%{{text}}</b> a micro-batch"
             "<extra></extra>",
         }
-        for side, times_s, offset, colour in (
-            ("forward", compute.forward, -_BAR_BAND / 2, theme.fwd),
-            ("backward", compute.backward, _BAR_BAND / 2, theme.bwd),
+        for (side, times_s, offset), colour in zip(
+            _sides(compute), (theme.fwd, theme.bwd), strict=True
         )
+    ]
+
+
+def _sides(compute: StageCompute) -> list[tuple[str, Sequence[float | None], float]]:
+    """Forward and backward, with where their bars are in a stage's row."""
+    return [
+        ("forward", compute.forward, -_BAR_BAND / 2),
+        ("backward", compute.backward, _BAR_BAND / 2),
     ]
 
 
@@ -63,28 +72,16 @@ def stage_values(compute: StageCompute, theme: Theme) -> list[PlotlyAnnotation]:
 
     Annotations, as Plotly would turn or shrink a bar's own text, and draw the mean over it.
     """
-    longest = 1e3 * max([*measured_times_s(compute), *(each / 1e3 for each in means_ms(compute))])
+    room_ms = _MIN_ROOM_INSIDE * (1e3 * max(*measured_times_s(compute), *_means_s(compute)))
     notes: list[PlotlyAnnotation] = []
-    for times_s, offset, on_it in (
-        (compute.forward, -_BAR_BAND / 2, _on_forward(theme)),
-        (compute.backward, _BAR_BAND / 2, "#FFFFFF"),
-    ):
-        mean_s = _mean(times_s) or 0.0
+    for (_, times_s, offset), on_it in zip(_sides(compute), (theme.on_fwd, "#FFFFFF"), strict=True):
+        mean_ms = 1e3 * (_mean(times_s) or 0.0)
         for stage, time_s in enumerate(times_s):
-            x_ms, is_inside = _value_at(
-                1e3 * (time_s or 0.0), 1e3 * mean_s, _MIN_ROOM_INSIDE * longest
-            )
-            notes.append(
-                {
-                    "x": x_ms,
-                    "xanchor": "left",
-                    "xshift": 2,
-                    "y": stage + offset,
-                    "text": time_text(time_s),
-                    "showarrow": False,
-                    "font": {"size": 11, "color": on_it if is_inside else theme.ink},
-                }
-            )
+            x_ms, is_inside = _value_at(1e3 * (time_s or 0.0), mean_ms, room_ms)
+            colour = on_it if is_inside else theme.ink
+            y = stage + offset
+            place: PlotlyAnnotation = {"x": x_ms, "xanchor": "left", "xshift": 2, "y": y}
+            notes.append(text_at(place, _time(time_s), colour))
     return notes
 
 
@@ -97,17 +94,10 @@ def _value_at(bar_ms: float, mean_ms: float, room_ms: float) -> tuple[float, boo
     return (mean_ms if bar_ms <= mean_ms < bar_ms + room_ms else bar_ms), False
 
 
-def _on_forward(theme: Theme) -> str:
-    return "#0D0F12" if theme.name == "dark" else "#FFFFFF"
-
-
 def stage_means(compute: StageCompute, theme: Theme) -> list[PlotlyTrace]:
     """A line across each bar where the mean over stages is."""
     traces: list[PlotlyTrace] = []
-    for side, times_s, offset in (
-        ("forward", compute.forward, -_BAR_BAND / 2),
-        ("backward", compute.backward, _BAR_BAND / 2),
-    ):
+    for side, times_s, offset in _sides(compute):
         mean_s = _mean(times_s)
         if mean_s is None:
             continue
@@ -133,28 +123,18 @@ def stage_means(compute: StageCompute, theme: Theme) -> list[PlotlyTrace]:
 
 
 def _mean(values: Sequence[float | None]) -> float | None:
-    known = [each for each in values if each is not None]
+    known = [value for value in values if value is not None]
     return sum(known) / len(known) if known else None
 
 
-def means_ms(compute: StageCompute) -> list[float]:
-    """Means over the stages of forward and backward, as far as they are measured."""
-    return [mean_s * 1e3 for mean_s in _means_s(compute)]
-
-
 def _means_s(compute: StageCompute) -> list[float]:
+    """Means over the stages of forward and backward, as far as they are measured."""
     means = (_mean(times_s) for times_s in (compute.forward, compute.backward))
     return [mean_s for mean_s in means if mean_s is not None]
 
 
-def means_text(compute: StageCompute) -> str:
-    """The means, as text."""
-    return f"means {' and '.join(map(time_text, _means_s(compute)))}"
-
-
-def time_text(value_s: float | None) -> str:
-    """A time as text."""
-    return formatting.NOT_MEASURED if value_s is None else formatting.seconds(value_s)
+def _time(value_s: float | None) -> str:
+    return formatting.measured(value_s, formatting.seconds)
 
 
 # Where the two pictures of one row are, as shares of the width.
@@ -184,8 +164,8 @@ def stages(
         ["stage", "forward of a micro-batch", "backward of a micro-batch", "share won back"],
         [_row(stage, share, compute) for stage, share in enumerate(stage_share)],
         note=_note(stage_share),
+        places=ItemsByAxis(y=AxisItems(what="stage", items=list(range(len(bars))))),
     )
-    figure_meta["places"] = ItemsByAxis(y=AxisItems(what="stage", items=list(range(len(bars)))))
     if compute is None or not measured_times_s(compute):
         frame = bar_layout(bars, theme, row_px=row_px, full_share=1.0)
         return PlotlyFigure(data=[bar_trace(bars, theme)], layout=frame, meta=figure_meta)
@@ -196,13 +176,7 @@ def stages(
     )
 
 
-def best_stage(stage_share: Sequence[float | None]) -> int | None:
-    """The stage whose repair wins back most, or None when no share is measured."""
-    measured = [stage for stage, share in enumerate(stage_share) if share is not None]
-    return max(measured, key=lambda stage: stage_share[stage] or 0.0, default=None)
-
-
-def stage_name(stage: int, pp_size: int) -> str:
+def _stage_name(stage: int, pp_size: int) -> str:
     """Name of a stage; the first and last are marked, as they have work of their own."""
     if stage == pp_size - 1:
         return f"stage {stage}, the last stage,"
@@ -218,11 +192,12 @@ def _layout(
     bars: Sequence[Bar], compute: StageCompute, theme: Theme, *, row_px: int
 ) -> PlotlyLayout:
     labels = [f"{bar.label} " for bar in bars]
-    longest = max(measured_times_s(compute)) * 1e3
+    longest_s = max(*measured_times_s(compute), *_means_s(compute))
     shares = [bar.share or 0.0 for bar in bars]
     # Room at both sides of the bars for their values.
     low, high = min([0.0, *shares]), max([1.0, *shares])
     room = 0.7 * (high - low)
+    means = " and ".join(map(_time, _means_s(compute)))
     return layout(
         theme,
         height_px=row_px * len(bars) + 56,
@@ -232,7 +207,7 @@ def _layout(
         xaxis=axis(
             theme,
             domain=_TIMES_DOMAIN,
-            range=[0, 1.06 * max([longest, *means_ms(compute)])],
+            range=[0, 1.06 * (longest_s * 1e3)],
             nticks=4,
             showgrid=True,
             ticksuffix=" ms",
@@ -246,49 +221,33 @@ def _layout(
             zeroline=True,
             zerolinecolor=theme.line2,
         ),
-        yaxis=axis(
-            theme,
-            range=[len(bars) - 0.5, -0.5],
-            tickvals=list(range(len(bars))),
-            ticktext=labels,
-            tickfont={"size": 12, "color": theme.ink2},
-        ),
+        yaxis=row_axis(labels, theme) | {"tickfont": {"size": 12, "color": theme.ink2}},
         annotations=[
             *stage_values(compute, theme),
-            _header("x domain", means_text(compute), theme.ok),
+            _header("x domain", f"means {means}", theme.ok),
             _header("x2 domain", "won back", theme.ink2),
         ],
     )
 
 
 def _header(xref: str, text: str, colour: str) -> PlotlyAnnotation:
-    return {
-        "xref": xref,
-        "x": 0,
-        "xanchor": "left",
-        "yref": "paper",
-        "y": 1,
-        "yanchor": "bottom",
-        "text": text,
-        "showarrow": False,
-        "font": {"size": 11, "color": colour},
-    }
+    place: PlotlyAnnotation = {"xref": xref, "x": 0, "xanchor": "left", "yref": "paper", "y": 1}
+    place["yanchor"] = "bottom"
+    return text_at(place, text, colour)
 
 
 def _row(stage: int, share: float | None, compute: StageCompute | None) -> list[Cell]:
     times_s = (compute.forward[stage], compute.backward[stage]) if compute else (None, None)
-    return [stage, *map(time_text, times_s), _share(share)]
+    return [stage, *map(_time, times_s), formatting.measured(share, formatting.percent)]
 
 
 def _sentence(stage_share: Sequence[float | None]) -> str:
-    best = best_stage(stage_share)
-    if best is None:
+    measured = [stage for stage, share in enumerate(stage_share) if share is not None]
+    if not measured:
         return "The stages' shares are not measured: there is no loss to win back."
-    share = stage_share[best] or 0.0
-    return (
-        f"Fixing {stage_name(best, len(stage_share))} alone wins back "
-        f"{formatting.percent(share)} of the loss."
-    )
+    best = max(measured, key=lambda stage: stage_share[stage] or 0.0)
+    share = formatting.percent(stage_share[best] or 0.0)
+    return f"Fixing {_stage_name(best, len(stage_share))} alone wins back {share} of the loss."
 
 
 def _note(stage_share: Sequence[float | None]) -> str:
@@ -301,7 +260,3 @@ def _note(stage_share: Sequence[float | None]) -> str:
     if min(known, default=0.0) < -0.005:
         return "A share below 0: with its ideal times this stage would take longer than it does."
     return ""
-
-
-def _share(share: float | None) -> str:
-    return formatting.NOT_MEASURED if share is None else formatting.percent(share)

@@ -7,26 +7,25 @@ a row, which shows the slowest of them.
 from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
 from app import formatting
 from app.charts.base.figure import (
     AxisItems,
-    Cell,
     ItemsByAxis,
     PlotlyFigure,
     axis,
     layout,
     meta,
+    row_axis,
     title,
 )
 from app.charts.base.heatmap import (
+    Floats,
     Slowdowns,
+    are_alike,
     column_steps,
-    heatmap,
+    heatmap_by_step,
     row_label,
-    step_cells,
-    values_on_axis,
 )
 from app.charts.base.plotly import (
     PlotlyAnnotation,
@@ -35,12 +34,10 @@ from app.charts.base.plotly import (
     PlotlyShape,
     PlotlyTrace,
 )
-from app.charts.base.step_axis import StepAxis, StepEvent, add_clock, event_lines
+from app.charts.base.step_axis import StepAxis, StepEvent, event_lines
 from app.charts.base.theme import Theme
 from app.charts.job.step_times import LEFT_PX, RIGHT_PX
 from app.formatting import Hosts
-
-Floats = NDArray[np.float64]
 
 # More rows cannot be told apart.
 MAX_DP_ROWS = 64
@@ -68,20 +65,8 @@ def dp_steps(
     rows = _dp_rows(slowdown.shape[1])
     share = slowest_share(slowdown)
     row_px = max(4, min(18, _DP_HEIGHT_PX // len(rows)))
-    figure_meta = meta(
-        _dp_sentence(share, len(steps)),
-        ["dp rank", "steps as the slowest", "highest slowdown in a step"],
-        _dp_table(slowdown, share),
-    )
-    figure_meta["places"] = ItemsByAxis(
-        x=at.along, y=AxisItems(what="dp", items=[list(ranks) for ranks in rows])
-    )
-    add_clock(figure_meta, at)
     return PlotlyFigure(
-        data=[
-            heatmap(values_on_axis(steps, _dp_values(slowdown, rows), at), theme)
-            | _dp_hover(rows, at)
-        ],
+        data=[_dp_cells(steps, slowdown, rows, at, theme)],
         layout=layout(
             theme,
             height_px=row_px * len(rows) + _TOP_PX + 44 + at.clock_px,
@@ -96,7 +81,22 @@ def dp_steps(
             ],
             annotations=_share_texts(rows, share, theme),
         ),
-        meta=figure_meta,
+        meta=meta(
+            _dp_sentence(share, len(steps)),
+            ["dp rank", "steps as the slowest", "highest slowdown in a step"],
+            [
+                [
+                    rank,
+                    formatting.measured(share[rank], formatting.percent),
+                    formatting.measured(highest, formatting.ratio),
+                ]
+                for rank, highest in enumerate(np.fmax.reduce(slowdown, axis=0).tolist())
+            ],
+            places=ItemsByAxis(
+                x=at.along, y=AxisItems(what="dp", items=[list(ranks) for ranks in rows])
+            ),
+            clock=at.clock,
+        ),
     )
 
 
@@ -116,32 +116,26 @@ def _dp_rows(dp_size: int) -> list[range]:
     return [range(first, min(first + size, dp_size)) for first in range(0, dp_size, size)]
 
 
-def _dp_values(slowdown: Floats, rows: Sequence[range]) -> Floats:
+def _dp_cells(
+    steps: Sequence[int], slowdown: Floats, rows: Sequence[range], at: StepAxis, theme: Theme
+) -> PlotlyTrace:
     """[row, step], the slowest of each row's ranks."""
-    return np.fmax.reduceat(slowdown, [ranks[0] for ranks in rows], axis=1).T
-
-
-def _dp_hover(rows: Sequence[range], at: StepAxis) -> PlotlyTrace:
+    slowest = np.fmax.reduceat(slowdown, [ranks[0] for ranks in rows], axis=1).T
     # Where a row has a tick, %{y} is its label, else its number.
     who = f"{'' if _is_named(rows) else 'dp '}%{{y}}, step %{{customdata:,}}"
     is_alone = len(rows[0]) == 1
     hover = f"<br><b>%{{z:.3f}}{formatting.TIMES}</b><extra></extra>"
-    cells = step_cells(
-        len(rows),
-        at,
-        f"{who if is_alone else '%{customdata}'}{hover}",
-        ygap=1 if len(rows) <= 32 else 0,
-    )
+    text = f"{who if is_alone else '%{customdata}'}{hover}"
+    cells = heatmap_by_step(steps, slowest, at, theme, text, ygap=1 if len(rows) <= 32 else 0)
     if not is_alone:
         cells["customdata"] = [
-            [f"{_dp_row_name(ranks)}, step {formatting.count(step)}" for step in column_steps(at)]
+            [
+                f"the slowest of dp {ranks[0]} to {ranks[-1]}, step {formatting.count(step)}"
+                for step in column_steps(at)
+            ]
             for ranks in rows
         ]
     return cells
-
-
-def _dp_row_name(ranks: range) -> str:
-    return f"the slowest of dp {ranks[0]} to {ranks[-1]}"
 
 
 def _dp_axis(rows: Sequence[range], theme: Theme) -> PlotlyAxis:
@@ -164,14 +158,15 @@ def _is_named(rows: Sequence[range]) -> bool:
     return len(rows) <= 16
 
 
-def _row_shares(rows: Sequence[range], share: Floats) -> list[float]:
-    return [float(share[list(ranks)].sum()) for ranks in rows]
+def _row_shares(rows: Sequence[range], share: Floats) -> tuple[list[float], float]:
+    """The share of each row, and the largest of those that are known; 0 where none is."""
+    shares = [float(share[list(ranks)].sum()) for ranks in rows]
+    return shares, max(filter(np.isfinite, shares), default=0.0)
 
 
 def _share_bars(rows: Sequence[range], share: Floats, theme: Theme) -> list[PlotlyShape]:
     """Beside the plot, in its right margin, so that the x axis stays that of the chart above."""
-    shares = _row_shares(rows, share)
-    longest = max((each for each in shares if np.isfinite(each)), default=0.0)
+    shares, longest = _row_shares(rows, share)
     return [
         {
             "type": "rect",
@@ -179,14 +174,14 @@ def _share_bars(rows: Sequence[range], share: Floats, theme: Theme) -> list[Plot
             "xsizemode": "pixel",
             "xanchor": 1,
             "x0": 10,
-            "x1": 10 + _BAR_PX * each / longest,
+            "x1": 10 + _BAR_PX * of_row / longest,
             "y0": row - 0.28,
             "y1": row + 0.28,
             "fillcolor": theme.line2,
             "line": {"width": 0},
         }
-        for row, each in enumerate(shares)
-        if longest > 0 and np.isfinite(each)
+        for row, of_row in enumerate(shares)
+        if longest > 0 and np.isfinite(of_row)
     ]
 
 
@@ -195,11 +190,10 @@ def _share_texts(rows: Sequence[range], share: Floats, theme: Theme) -> list[Plo
     font: PlotlyFont = {"size": 11, "color": theme.ink2}
     head: PlotlyAnnotation = {"yref": "paper", "y": 1, "yanchor": "bottom", "xshift": 8}
     notes = [beside | head | {"font": font, "text": "steps as slowest"}]
-    shares = _row_shares(rows, share)
-    longest = max((each for each in shares if np.isfinite(each)), default=0.0)
+    shares, longest = _row_shares(rows, share)
     if longest and len(rows) <= 16:
-        for row, each in enumerate(shares):
-            text, right_px = formatting.percent(each), 12 + _BAR_PX * each / longest
+        for row, of_row in enumerate(shares):
+            text, right_px = formatting.percent(of_row), 12 + _BAR_PX * of_row / longest
             notes.append(beside | {"y": row, "xshift": right_px, "text": text, "font": font})
     return notes
 
@@ -216,22 +210,6 @@ def _dp_sentence(share: Floats, num_steps: int) -> str:
         f"some time; dp {most} most often, in {formatting.percent(float(share[most]))} of "
         "the steps."
     )
-
-
-def _dp_table(slowdown: Floats, share: Floats) -> list[list[Cell]]:
-    return [
-        [rank, _share_text(float(share[rank])), _highest_slowdown(slowdown[:, rank])]
-        for rank in range(slowdown.shape[1])
-    ]
-
-
-def _share_text(share: float) -> str:
-    return formatting.percent(share) if np.isfinite(share) else formatting.NOT_MEASURED
-
-
-def _highest_slowdown(of_rank: Floats) -> str:
-    known = of_rank[np.isfinite(of_rank)]
-    return formatting.ratio(float(known.max())) if known.size else formatting.NOT_MEASURED
 
 
 MAX_WORKER_ROWS = 14
@@ -263,59 +241,42 @@ def worker_steps(
         row_label(f"dp {dp} · s{stage}", (hosts or {}).get((dp, stage)), theme)
         for dp, stage in rows
     ]
-    figure_meta = meta(
-        _worker_sentence(slowdown, rows, hosts),
-        ["worker", *(f"step {formatting.count(step)}" for step in steps)],
-        [
-            [
-                formatting.worker(dp, stage, hosts),
-                *(_slowdown_text(s) for s in slowdown[:, dp, stage]),
-            ]
-            for dp, stage in rows
-        ],
-    )
-    figure_meta["places"] = ItemsByAxis(
-        x=at.along, y=AxisItems(what="worker", items=[[dp, stage] for dp, stage in rows])
-    )
-    add_clock(figure_meta, at)
-    if _is_alike(slowdown):
-        figure_meta["alike"] = _alike_sentence(slowdown)
+    # The label of a row is that of its tick: a text for each cell would be megabytes.
+    hover = f"%{{y}}, step %{{customdata:,}}<br><b>%{{z:.3f}}{formatting.TIMES}</b><extra></extra>"
     return PlotlyFigure(
-        data=[
-            heatmap(values_on_axis(steps, values, at), theme)
-            # The label of a row is that of its tick: a text for each cell would be megabytes.
-            | step_cells(
-                len(rows),
-                at,
-                "%{y}, step %{customdata:,}<br>"
-                f"<b>%{{z:.3f}}{formatting.TIMES}</b><extra></extra>",
-            ),
-        ],
+        data=[heatmap_by_step(steps, values, at, theme, hover)],
         layout=layout(
             theme,
             height_px=14 * len(rows) + 52 + at.clock_px,
             left_px=LEFT_PX,
             margin={"t": 4, "b": 44 + at.clock_px},
             xaxis=at.x_axis(theme, has_title=True),
-            yaxis=axis(
-                theme,
-                range=[len(rows) - 0.5, -0.5],
-                tickvals=list(range(len(rows))),
-                ticktext=labels,
-            ),
+            yaxis=row_axis(labels, theme),
             shapes=[*at.bands(theme), *event_lines(events, at, theme)],
         ),
-        meta=figure_meta,
+        meta=meta(
+            _worker_sentence(slowdown, rows, hosts),
+            ["worker", *(f"step {formatting.count(step)}" for step in steps)],
+            [
+                [
+                    formatting.worker(dp, stage, hosts),
+                    *(formatting.measured(s, formatting.ratio) for s in slowdown[:, dp, stage]),
+                ]
+                for dp, stage in rows
+            ],
+            places=ItemsByAxis(
+                x=at.along, y=AxisItems(what="worker", items=[[dp, stage] for dp, stage in rows])
+            ),
+            clock=at.clock,
+            alike=_alike_sentence(slowdown),
+        ),
     )
 
 
-def _is_alike(slowdown: Floats) -> bool:
-    """Whether all cells would have the colour of 1.00, of all workers and not only those drawn."""
-    is_near = np.abs(slowdown - 1) <= _VISIBLE_EXCESS
-    return slowdown.size > 1 and bool(np.isfinite(slowdown).all() and is_near.all())
-
-
 def _alike_sentence(slowdown: Floats) -> str:
+    """That all cells have the colour of 1.00, of all workers and not only those drawn; else ""."""
+    if not are_alike(slowdown, _VISIBLE_EXCESS):
+        return ""
     num_steps, dp_size, pp_size = slowdown.shape
     steps, workers = (
         formatting.plural(num_steps, "step"),
@@ -346,16 +307,10 @@ def _worker_sentence(slowdown: Floats, rows: Sequence[tuple[int, int]], hosts: H
     known = per_step[np.isfinite(per_step)]
     if not known.size:
         return "No worker is measured in the steps shown here."
-    name, num_steps = (
-        formatting.worker(dp_rank, stage, hosts),
-        formatting.plural(len(per_step), "step"),
-    )
+    name = formatting.worker(dp_rank, stage, hosts)
+    num_steps = formatting.plural(len(per_step), "step")
     low, high = formatting.ratio(known.min()), formatting.ratio(known.max())
     return (
         f"{name} is the slowest over {num_steps}: alone it would slow a step to between "
         f"{low} and {high} of its ideal."
     )
-
-
-def _slowdown_text(slowdown: float) -> str:
-    return formatting.ratio(slowdown) if np.isfinite(slowdown) else formatting.NOT_MEASURED

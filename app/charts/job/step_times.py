@@ -9,27 +9,24 @@ from dataclasses import dataclass
 from textwrap import wrap
 
 from app import formatting
-from app.charts.base.figure import Cell, ItemsByAxis, PlotlyFigure, axis, layout, meta
+from app.charts.base.figure import Cell, ItemsByAxis, PlotlyFigure, layout, meta, text_at
 from app.charts.base.plotly import PlotlyAnnotation, PlotlyMargin, PlotlyTrace
 from app.charts.base.step_axis import (
+    MARKER_PX,
+    MAX_MARKERS,
     LinePoints,
     StepAxis,
     StepEvent,
-    add_clock,
     area_over_steps,
     band,
     event_labels,
     event_lines,
     line_over_steps,
     points_of,
-    time_axis_range,
+    time_axis,
 )
 from app.charts.base.theme import Theme
 from app.result.figures import MAX_DISCREPANCY
-
-# A line through few points hides which steps were recorded.
-_MAX_MARKERS = 64
-_MARKER_PX = 4
 
 # A step without neighbours has no line: half the length of its dash and bar, in steps.
 _LONE_STEP_HALF_WIDTH = 0.3
@@ -86,13 +83,12 @@ def _not_below_ideal_s(point: StepPoint) -> float | None:
     return max(point.recorded_s, point.ideal_s)
 
 
-def time_range(points: Sequence[StepPoint], *, is_low: bool) -> list[float]:
-    """The time axis's ends around all that is drawn, seconds."""
+def _times_s(points: Sequence[StepPoint], *, is_low: bool) -> list[float]:
+    """All times that are drawn, seconds."""
     drawn = [
         (p.recorded_s,) if is_low else (p.recorded_s, p.simulated_s, p.ideal_s) for p in points
     ]
-    times = [time_s for each in drawn for time_s in each if time_s is not None]
-    return time_axis_range(times) if times else [0.0, 1.0]
+    return [time_s for of_step in drawn for time_s in of_step if time_s is not None]
 
 
 def mean_s(points: Sequence[StepPoint], read: TimeOfPoint) -> float:
@@ -140,13 +136,13 @@ def _points_with_lone_ends(run: range, at: StepAxis) -> LinePoints:
 
 def _markers(at: StepAxis, theme: Theme) -> PlotlyTrace:
     """A dot for each of few steps; of many only the lone ones have one, as no line shows them."""
-    is_few = len(at.steps) <= _MAX_MARKERS
+    is_few = len(at.steps) <= MAX_MARKERS
     if is_few or all(len(run) > 1 for run in at.runs):
         mode = "lines+markers" if is_few else "lines"
-        return {"mode": mode, "marker": {"size": _MARKER_PX, "color": theme.rec}}
+        return {"mode": mode, "marker": {"size": MARKER_PX, "color": theme.rec}}
     sizes: list[int] = []
     for run in at.runs:
-        sizes += [_MARKER_PX if len(run) == 1 else 0] * len(run) + [0]
+        sizes += [MARKER_PX if len(run) == 1 else 0] * len(run) + [0]
     return {"mode": "lines+markers", "marker": {"size": sizes[:-1], "color": theme.rec}}
 
 
@@ -178,34 +174,28 @@ def step_times(
     """
     measured = [point for point in points if point.is_measured]
     step_axis = at or StepAxis.over([point.step for point in measured])
-    drawn = _drawn(measured, step_axis)
+    by_step = {point.step: point for point in measured}
+    drawn = [by_step[step] for step in step_axis.steps]
     is_low = discrepancy_of(measured) > MAX_DISCREPANCY
     kept = set(step_axis.steps)
     notes = event_labels(events, step_axis, theme)
     shapes = [*step_axis.bands(theme), *event_lines(events, step_axis, theme)]
     x_axis = step_axis.x_axis(theme)
+    times_s = _times_s(drawn, is_low=is_low)
+    y_axis = time_axis(times_s, theme)
+    if not times_s:
+        y_axis["range"] = [0.0, 1.0]
     if silent_since:
         end = step_axis.end * (1 + _SILENT_SHARE) + 1
         shapes.append(band(step_axis.end, end, theme))
-        notes.append(_note_inside((step_axis.end + end) / 2, _wrapped(silent_since), theme))
+        middle = (step_axis.end + end) / 2
+        inside: PlotlyAnnotation = {"x": middle, "xanchor": "center", "yref": "paper", "y": 0.5}
+        notes.append(text_at(inside, _wrapped(silent_since), theme.ink2))
         x_axis["range"] = [-0.5, end]
     margin: PlotlyMargin = {"t": 24, "b": 24 + step_axis.clock_px}
     if has_bars:
         margin["r"] = RIGHT_PX
-    figure_meta = meta(
-        _sentence(measured, is_low=is_low),
-        ["step", "recorded, s", "simulated, s", "without stragglers, s", "skipped because"],
-        [
-            _row(point, is_low=is_low)
-            for point in points
-            if point.step in kept or not point.is_measured
-        ],
-    )
-    figure_meta["places"] = ItemsByAxis(x=step_axis.along)
-    add_clock(figure_meta, step_axis)
     notes_under = [*_notes(len(points), step_axis, is_part=is_part), *_low_fidelity_note(measured)]
-    if notes_under:
-        figure_meta["note"] = " ".join(notes_under)
     return PlotlyFigure(
         data=step_lines(drawn, step_axis, theme, is_low=is_low),
         layout=layout(
@@ -215,55 +205,41 @@ def step_times(
             margin=margin,
             hovermode="x",
             xaxis=x_axis,
-            yaxis=axis(
-                theme,
-                showgrid=True,
-                nticks=5,
-                ticksuffix=" s ",
-                range=time_range(drawn, is_low=is_low),
-            ),
+            yaxis=y_axis,
             shapes=shapes,
             annotations=notes,
         ),
-        meta=figure_meta,
+        meta=meta(
+            _sentence(measured, is_low=is_low),
+            ["step", "recorded, s", "simulated, s", "without stragglers, s", "skipped because"],
+            [
+                _row(point, is_low=is_low)
+                for point in points
+                if point.step in kept or not point.is_measured
+            ],
+            note=" ".join(notes_under),
+            places=ItemsByAxis(x=step_axis.along),
+            clock=step_axis.clock,
+        ),
     )
-
-
-def _drawn(measured: Sequence[StepPoint], at: StepAxis) -> list[StepPoint]:
-    """The points of the axis's steps."""
-    by_step = {point.step: point for point in measured}
-    return [by_step[step] for step in at.steps]
 
 
 def _wrapped(text: str) -> str:
     """A text in at most two lines, as short as they can be."""
     lines = (wrap(text, max_chars) for max_chars in range(1, len(text) + 1))
-    return "<br>".join(next((each for each in lines if len(each) <= 2), [text]))
-
-
-def _note_inside(middle: float, text: str, theme: Theme) -> PlotlyAnnotation:
-    return {
-        "x": middle,
-        "xanchor": "center",
-        "yref": "paper",
-        "y": 0.5,
-        "text": text,
-        "showarrow": False,
-        "font": {"size": 11, "color": theme.ink2},
-    }
+    return "<br>".join(next((wrapped for wrapped in lines if len(wrapped) <= 2), [text]))
 
 
 def _sentence(measured: Sequence[StepPoint], *, is_low: bool) -> str:
     if not measured:
         return "No complete step has been analysed yet."
-    takes = (
-        f"Over {formatting.plural(sum(each.num_steps for each in measured), 'step')}, from "
-        f"{formatting.count(measured[0].step)} to {formatting.count(measured[-1].step)}, "
-        f"a step takes {_mean(measured, lambda p: p.recorded_s)}"
-    )
+    first, last = formatting.count(measured[0].step), formatting.count(measured[-1].step)
+    over = formatting.plural(sum(point.num_steps for point in measured), "step")
+    recorded = formatting.seconds(mean_s(measured, lambda point: point.recorded_s))
+    takes = f"Over {over}, from {first} to {last}, a step takes {recorded}"
     if is_low:
         return f"{takes}."
-    ideal = _mean(measured, lambda point: point.ideal_s)
+    ideal = formatting.seconds(mean_s(measured, lambda point: point.ideal_s))
     return f"{takes}; without stragglers it would take {ideal}."
 
 
@@ -288,13 +264,7 @@ def _low_fidelity_note(measured: Sequence[StepPoint]) -> list[str]:
     ]
 
 
-def _mean(points: Sequence[StepPoint], read: TimeOfPoint) -> str:
-    return formatting.seconds(mean_s(points, read))
-
-
 def _row(point: StepPoint, *, is_low: bool) -> list[Cell]:
     times = (point.recorded_s, point.simulated_s, None if is_low else point.ideal_s)
-    figures: list[Cell] = [
-        formatting.NOT_MEASURED if time_s is None else f"{time_s:.3f}" for time_s in times
-    ]
+    figures = (formatting.measured(time_s, "{:.3f}".format) for time_s in times)
     return [point.step, *figures, point.skipped_reason]

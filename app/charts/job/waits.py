@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from app import formatting
 from app.charts.base.figure import (
@@ -17,18 +16,18 @@ from app.charts.base.figure import (
     FigureMeta,
     ItemsByAxis,
     PlotlyFigure,
-    axis,
+    box,
     layout,
     meta,
+    row_axis,
 )
-from app.charts.base.heatmap import heatmap, row_label, step_cells, values_on_axis
-from app.charts.base.plotly import PlotlyShape
-from app.charts.base.step_axis import StepAxis, StepEvent, add_clock, event_lines
+from app.charts.base.heatmap import Floats, heatmap_by_step, row_label
+from app.charts.base.plotly import PlotlyLine
+from app.charts.base.step_axis import StepAxis, StepEvent, event_lines
 from app.charts.base.theme import SCALE_MAX, SCALE_MIN, Theme
 from app.charts.job.step_times import LEFT_PX
 from app.result.finding import Culprit, Finding
-from app.result.step_counts import total_s
-from app.result.window_result import WindowResult
+from app.result.window_result import WindowResult, total_s
 
 # Above this share of the step, waiting is said and shown even where no cause is found.
 MATERIAL_SHARE = 0.05
@@ -79,42 +78,32 @@ def rank_waits(result: WindowResult) -> list[RankWaits]:
     if arrivals is None or not arrivals.rank:
         return []
     step_s = mean_step_s(result)
-    culprits = {late.rank for late in arrivals.culprits} | _named_ranks(result)
-    workers = _named_workers(result)
-    rows = []
-    for at, rank in enumerate(arrivals.rank):
-        worker = arrivals.dp_rank[at], arrivals.stage[at]
-        # Combined windows may not know a rank's waits: these count as 0.
-        waited_for_s = arrivals.waited_for_s[at] or 0.0
-        rows.append(
-            RankWaits(
-                rank,
-                *worker,
-                arrivals.host[at],
-                arrivals.local_rank[at],
-                waited_for_s,
-                arrivals.waited_s[at] or 0.0,
-                share=waited_for_s / step_s,
-                late_share=arrivals.late_share[at] or 0.0,
-                own_delay_s=arrivals.own_delay_s[at],
-                is_culprit=rank in culprits or worker in workers,
-            )
-        )
-    return sorted(rows, key=lambda waits: (-waits.waited_for_s, waits.rank))
-
-
-def _named_ranks(result: WindowResult) -> set[int]:
-    """GPUs that findings name; None is not among them."""
-    return {culprit.rank for culprit in _culprits(result) if culprit.rank is not None}
-
-
-def _named_workers(result: WindowResult) -> set[tuple[int | None, int | None]]:
-    """Workers that findings name as a whole, by dp rank and stage."""
-    return {
+    named = _culprits(result)
+    ranks = {late.rank for late in arrivals.culprits} | {culprit.rank for culprit in named}
+    # Those that findings name as a whole.
+    workers = {
         (culprit.dp_rank, culprit.stage)
-        for culprit in _culprits(result)
+        for culprit in named
         if None not in (culprit.dp_rank, culprit.stage) and culprit.local_rank is None
     }
+    rows = [
+        RankWaits(
+            rank,
+            arrivals.dp_rank[at],
+            arrivals.stage[at],
+            arrivals.host[at],
+            arrivals.local_rank[at],
+            # Combined windows may not know a rank's waits: these count as 0.
+            waited_for_s=arrivals.waited_for_s[at] or 0.0,
+            waited_s=arrivals.waited_s[at] or 0.0,
+            share=(arrivals.waited_for_s[at] or 0.0) / step_s,
+            late_share=arrivals.late_share[at] or 0.0,
+            own_delay_s=arrivals.own_delay_s[at],
+            is_culprit=rank in ranks or (arrivals.dp_rank[at], arrivals.stage[at]) in workers,
+        )
+        for at, rank in enumerate(arrivals.rank)
+    ]
+    return sorted(rows, key=lambda waits: (-waits.waited_for_s, waits.rank))
 
 
 def _culprits(result: WindowResult) -> list[Culprit]:
@@ -128,16 +117,12 @@ def mean_step_s(result: WindowResult) -> float:
     return total_s(result, "recorded") / number
 
 
-def has_arrivals_finding(result: WindowResult) -> bool:
-    """Whether a finding is based on arrivals."""
-    return any(finding.evidence.get("arrivals") for finding in result.findings or ())
-
-
 def has_material_waits(result: WindowResult) -> bool:
     """Whether waits are worth a chart: a finding uses them, or one rank is waited for a lot."""
     if result.arrivals is None:
         return False
-    return has_arrivals_finding(result) or largest_wait_share(result) > MATERIAL_SHARE
+    is_used = any(finding.evidence.get("arrivals") for finding in result.findings or ())
+    return is_used or largest_wait_share(result) > MATERIAL_SHARE
 
 
 def largest_wait_share(result: WindowResult) -> float:
@@ -215,8 +200,6 @@ def _is_named_by(culprit: Culprit, rank: RankWaits) -> bool:
     return rank.host is not None and culprit.host == rank.host
 
 
-Floats = NDArray[np.float64]
-
 MAX_WAIT_ROWS = 64
 # As many rows are shown whatever was waited for them, and more only from this share of the step on.
 _MIN_ROWS = 14
@@ -243,18 +226,22 @@ def waited_for(
     steps, by_rank = result.steps, _by_rank(result)
     at = at or StepAxis.over(list(steps))
     rows = shown_ranks(rank_waits(result))
-    values_ms = 1e3 * np.array([by_rank[each.rank] for each in rows]).reshape(len(rows), len(steps))
+    values_ms = 1e3 * np.array([by_rank[waits.rank] for waits in rows]).reshape(
+        len(rows), len(steps)
+    )
     step_ms = 1e3 * mean_step_s(result)
     row_px = _ROW_PX if len(rows) <= 24 else _MANY_ROWS_PX
+    blamed: PlotlyLine = {"color": theme.ink, "width": 2}
+    outlines = [
+        box((-0.5, at.end), (row - 0.5, row + 0.5), blamed)
+        for row, waits in enumerate(rows)
+        if waits.is_culprit
+    ]
+    hover = "%{y}, step %{customdata:,}<br>others waited <b>%{z:.3~g} ms</b><extra></extra>"
     return PlotlyFigure(
         data=[
-            heatmap(values_on_axis(steps, values_ms, at), theme)
+            heatmap_by_step(steps, values_ms, at, theme, hover)
             | {"zmin": 0.0, "zmax": _FULL_SHARE * step_ms}
-            | step_cells(
-                len(rows),
-                at,
-                "%{y}, step %{customdata:,}<br>others waited <b>%{z:.3~g} ms</b><extra></extra>",
-            )
         ],
         layout=layout(
             theme,
@@ -262,13 +249,8 @@ def waited_for(
             left_px=LEFT_PX,
             margin={"t": 8, "b": 44 + at.clock_px},
             xaxis=at.x_axis(theme, has_title=True),
-            yaxis=axis(
-                theme,
-                range=[len(rows) - 0.5, -0.5],
-                tickvals=list(range(len(rows))),
-                ticktext=[_label(each, theme) for each in rows],
-            ),
-            shapes=[*at.bands(theme), *event_lines(events, at, theme), *_outlines(rows, at, theme)],
+            yaxis=row_axis([_label(waits, theme) for waits in rows], theme),
+            shapes=[*at.bands(theme), *event_lines(events, at, theme), *outlines],
         ),
         meta=_meta(result, rows, values_ms, at),
     )
@@ -279,8 +261,8 @@ def shown_ranks(every: Sequence[RankWaits]) -> list[RankWaits]:
 
     Ranks to blame come before all others.
     """
-    order = sorted(every, key=lambda each: not each.is_culprit)
-    matter = sum(each.is_culprit or each.share >= _MIN_SHARE for each in order)
+    order = sorted(every, key=lambda waits: not waits.is_culprit)
+    matter = sum(waits.is_culprit or waits.share >= _MIN_SHARE for waits in order)
     return order[: min(MAX_WAIT_ROWS, max(_MIN_ROWS, matter))]
 
 
@@ -294,25 +276,10 @@ def _by_rank(result: WindowResult) -> dict[int, Floats]:
     return {rank: by_step[:, column] for column, rank in enumerate(arrivals.rank)}
 
 
-def _outlines(rows: Sequence[RankWaits], at: StepAxis, theme: Theme) -> list[PlotlyShape]:
-    return [
-        {
-            "type": "rect",
-            "x0": -0.5,
-            "x1": at.end,
-            "y0": row - 0.5,
-            "y1": row + 0.5,
-            "line": {"color": theme.ink, "width": 2},
-        }
-        for row, each in enumerate(rows)
-        if each.is_culprit
-    ]
-
-
-def _label(each: RankWaits, theme: Theme) -> str:
-    who = f"rank {each.rank}"
-    gpu = "" if each.local_rank is None else f" · GPU {each.local_rank}"
-    return row_label(who, each.host, theme, otherwise=each.place, end=gpu)
+def _label(waits: RankWaits, theme: Theme) -> str:
+    who = f"rank {waits.rank}"
+    gpu = "" if waits.local_rank is None else f" · GPU {waits.local_rank}"
+    return row_label(who, waits.host, theme, otherwise=waits.place, end=gpu)
 
 
 def _meta(
@@ -323,37 +290,32 @@ def _meta(
     if num_ranks > len(rows):
         of_ranks = f"of {formatting.count(num_ranks)}"
         note = f"The {formatting.count(len(rows))} ranks most waited for, {of_ranks}."
-    figure_meta = meta(
+    places = ItemsByAxis(x=at.along)
+    if all(waits.dp_rank is not None and waits.stage is not None for waits in rows):
+        workers = [[waits.dp_rank or 0, waits.stage or 0] for waits in rows]
+        places["y"] = AxisItems(what="worker", items=workers)
+    return meta(
         _sentence(rows),
         ["rank", "place", "host", "mean", "of the step", "late in"]
         + [f"step {formatting.count(step)}" for step in result.steps],
-        [_row(each, values) for each, values in zip(rows, values_ms, strict=True)],
-        note,
+        [_row(waits, values) for waits, values in zip(rows, values_ms, strict=True)],
+        note=note,
+        caption=note,
+        places=places,
+        clock=at.clock,
     )
-    figure_meta["places"] = ItemsByAxis(x=at.along)
-    add_clock(figure_meta, at)
-    if all(each.dp_rank is not None and each.stage is not None for each in rows):
-        workers = [[each.dp_rank or 0, each.stage or 0] for each in rows]
-        figure_meta["places"]["y"] = AxisItems(what="worker", items=workers)
-    if note:
-        figure_meta["table"]["caption"] = note
-    return figure_meta
 
 
-def _row(each: RankWaits, values_ms: Floats) -> list[Cell]:
-    gpu = "" if each.local_rank is None else f", GPU {each.local_rank}"
-    known = [
-        formatting.seconds(value / 1e3) if np.isfinite(value) else formatting.NOT_MEASURED
-        for value in values_ms.tolist()
-    ]
+def _row(waits: RankWaits, values_ms: Floats) -> list[Cell]:
+    gpu = "" if waits.local_rank is None else f", GPU {waits.local_rank}"
     return [
-        each.rank,
-        each.place,
-        None if each.host is None else f"{each.host}{gpu}",
-        formatting.seconds(each.waited_for_s),
-        formatting.percent(each.share),
-        formatting.percent(each.late_share),
-        *known,
+        waits.rank,
+        waits.place,
+        None if waits.host is None else f"{waits.host}{gpu}",
+        formatting.seconds(waits.waited_for_s),
+        formatting.percent(waits.share),
+        formatting.percent(waits.late_share),
+        *(formatting.measured(value / 1e3, formatting.seconds) for value in values_ms.tolist()),
     ]
 
 
@@ -361,10 +323,10 @@ def _sentence(rows: Sequence[RankWaits]) -> str:
     if not rows or rows[0].waited_for_s <= 0:
         return "No rank was waited for in these steps."
     first = rows[0]
-    blamed = sum(each.is_culprit for each in rows)
-    more = f", and for {formatting.plural(blamed - 1, 'more rank')} that is" if blamed == 2 else ""
-    more = f", and for {formatting.count(blamed - 1)} more ranks that are" if blamed > 2 else more
-    also = f"{more} to blame" if more else ""
+    more = sum(waits.is_culprit for waits in rows) - 1
+    are = "is" if more == 1 else "are"
+    ranks = formatting.plural(more, "more rank")
+    also = f", and for {ranks} that {are} to blame" if more > 0 else ""
     return (
         f"The others waited for {first.name} for {formatting.seconds(first.waited_for_s)} a step, "
         f"{formatting.percent(first.share)} of it{also}."

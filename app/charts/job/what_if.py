@@ -1,29 +1,16 @@
 """Steps as recorded and under a what-if question; the area between is what the change wins back."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from app import formatting
-from app.charts.base.figure import Cell, PlotlyFigure, axis, layout, meta
+from app.charts.base.figure import Cell, PlotlyFigure, layout, meta
 from app.charts.base.plotly import PlotlyLine, PlotlyTrace
-from app.charts.base.step_axis import StepAxis, area_over_steps, line_over_steps, time_axis_range
+from app.charts.base.step_axis import StepAxis, area_over_steps, line_over_steps, time_axis
 from app.charts.base.theme import Theme
 
 _LEFT_PX = 56
-# A line through few points hides which steps there are.
-_MAX_MARKERS = 64
 
 Seconds = Sequence[float]
-
-
-@dataclass(frozen=True, slots=True)
-class _LineStyle:
-    """Style of one of the four lines."""
-
-    name: str
-    colour: str
-    width_px: float
-    dash: str
 
 
 def what_if(
@@ -36,7 +23,7 @@ def what_if(
     """
     at = StepAxis.over(steps)
     step_time_s = _scaled_to_the_record(step_time_s)
-    times = [time_s for each in step_time_s.values() for time_s in each]
+    times = [time_s for of_kind in step_time_s.values() for time_s in of_kind]
     return PlotlyFigure(
         data=_traces(at, step_time_s, theme),
         layout=layout(
@@ -46,9 +33,7 @@ def what_if(
             margin={"t": 24, "b": 28},
             hovermode="x",
             xaxis=at.x_axis(theme),
-            yaxis=axis(
-                theme, showgrid=True, nticks=5, ticksuffix=" s ", range=time_axis_range(times)
-            ),
+            yaxis=time_axis(times, theme),
             shapes=at.bands(theme),
             annotations=at.labels(theme),
         ),
@@ -72,23 +57,20 @@ def _scaled_to_the_record(step_time_s: Mapping[str, Seconds]) -> dict[str, Secon
     recorded_s, simulated_s = (sum(step_time_s[kind]) for kind in ("recorded", "simulated"))
     late = recorded_s / simulated_s if simulated_s > 0 else 1.0
     return {
-        kind: times if kind == "recorded" else [late * each for each in times]
+        kind: times if kind == "recorded" else [late * time_s for time_s in times]
         for kind, times in step_time_s.items()
     }
 
 
 def _traces(at: StepAxis, times: Mapping[str, Seconds], theme: Theme) -> list[PlotlyTrace]:
     simulated, asked, ideal = times["simulated"], times["what_if"], times["ideal"]
-    lines = {
-        "ideal": _LineStyle("without stragglers", theme.ok, 1.75, "dash"),
-        "simulated": _LineStyle("simulated", theme.sim, 1, "dot"),
-        "recorded": _LineStyle("recorded", theme.rec, 1.5, "solid"),
-        "what_if": _LineStyle("what if", theme.accent, 2.25, "dashdot"),
-    }
     return [
         _area(at, asked, ideal, "still lost", theme.lost_area),
         _area(at, simulated, asked, "won back", theme.ok_area),
-        *(_line(at, times[kind], line) for kind, line in lines.items()),
+        _line(at, ideal, "without stragglers", (theme.ok, 1.75, "dash")),
+        _line(at, simulated, "simulated", (theme.sim, 1, "dot")),
+        _line(at, times["recorded"], "recorded", (theme.rec, 1.5, "solid")),
+        _line(at, asked, "what if", (theme.accent, 2.25, "dashdot")),
     ]
 
 
@@ -97,13 +79,10 @@ def _area(at: StepAxis, upper: Seconds, lower: Seconds, name: str, colour: str) 
     return area_over_steps(at, [*map(max, upper, lower)], lower, name, colour)
 
 
-def _line(at: StepAxis, times_s: Seconds, line: _LineStyle) -> PlotlyTrace:
-    style: PlotlyLine = {"color": line.colour, "width": line.width_px, "dash": line.dash}
-    has_markers = len(times_s) <= _MAX_MARKERS and line.width_px >= 1.5
-    return line_over_steps(at, times_s, line.name, style, " s") | {
-        "mode": "lines+markers" if has_markers else "lines",
-        "marker": {"size": 4, "color": line.colour},
-    }
+def _line(at: StepAxis, times_s: Seconds, name: str, style: tuple[str, float, str]) -> PlotlyTrace:
+    colour, width_px, dash = style
+    line: PlotlyLine = {"color": colour, "width": width_px, "dash": dash}
+    return line_over_steps(at, times_s, name, line, " s", is_marked=width_px >= 1.5)
 
 
 def _sentence(step_time_s: Mapping[str, Seconds]) -> str:

@@ -14,8 +14,7 @@ from app.charts.job.optypes import optypes
 from app.charts.job.stages import stages
 from app.charts.job.step_heatmaps import dp_steps, worker_steps
 from app.charts.job.waits import waited_for
-from app.charts.worker.grid import Sort
-from app.charts.worker.heatmap import worker_heatmap
+from app.charts.worker.heatmap import Sort, worker_heatmap
 from app.formatting import Hosts
 from app.result import causes
 from app.result.finding import Finding

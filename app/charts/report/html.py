@@ -5,7 +5,8 @@ follow the reader's system; on paper they are light. Nothing is fetched when the
 """
 
 import json
-from collections.abc import Mapping
+from base64 import b64encode
+from dataclasses import dataclass
 from html import escape
 
 from app import formatting
@@ -16,11 +17,38 @@ from app.charts.job.headline import JobFacts, JobState, headline
 from app.charts.job.step_times import StepPoint, step_times
 from app.charts.job.waits import has_material_waits
 from app.charts.job.window_charts import WINDOW_CHARTS, ChartOptions
-from app.charts.report.embedded import LOADER, Assets, font_face, script_data
 from app.charts.report.sections import findings, measured_steps, ruled_out, stats, table
 from app.formatting import TIMES, Hosts
 from app.result.causes import cause_of
 from app.result.window_result import WindowResult
+
+
+@dataclass(frozen=True, slots=True)
+class Assets:
+    """Plotly's script, compressed by gzip, and the font as WOFF2."""
+
+    script_gz: bytes
+    font: bytes
+
+
+def script_data(assets: Assets) -> str:
+    """The compressed script as data of the page; `LOADER` makes a script of it."""
+    data = b64encode(assets.script_gz).decode()
+    return f'<script type="text/plain" id="plotly">{data}</script>'
+
+
+# Compressed the script is a third as long; browsers since 2023 decompress it themselves.
+LOADER = """
+async function loadPlotly() {
+  const text = atob(document.getElementById("plotly").textContent)
+  const packed = Uint8Array.from(text, (c) => c.charCodeAt(0))
+  const stream = new Blob([packed]).stream().pipeThrough(new DecompressionStream("gzip"))
+  const script = document.createElement("script")
+  script.textContent = await new Response(stream).text()
+  document.head.append(script)
+}
+"""
+
 
 _TOKENS = ("surface", "well", "line", "line2", "ink", "ink2", "ink3", "lost", "ok", "accent")
 # Colours of the page alone, which no chart needs.
@@ -220,7 +248,7 @@ def _points(result: WindowResult) -> list[StepPoint]:
     skipped = (
         StepPoint(record.step, None, None, None, record.reason) for record in result.skipped_steps
     )
-    return sorted([*(StepPoint(*each) for each in of_steps), *skipped], key=lambda one: one.step)
+    return sorted([*(StepPoint(*times) for times in of_steps), *skipped], key=lambda one: one.step)
 
 
 # Nothing may be fetched: the file has to work offline, and in ten years.
@@ -259,7 +287,7 @@ def html_report(result: WindowResult, *, state: JobState, hosts: Hosts, assets: 
         state,
         hosts,
         head=_OWN_POLICY,
-        font=font_face(assets),
+        font_address=f"data:font/woff2;base64,{b64encode(assets.font).decode()}",
         script=script_data(assets),
         draw=LOADER + DRAW_SCRIPT,
     )
@@ -282,16 +310,12 @@ def served_report(
 
     Plotly's script and the font are loaded from the server, which sends the policy as a header.
     """
-    font = (
-        "@font-face { font-family: Inter; font-weight: 100 900; "
-        f"src: url({font_address}) format('woff2') }}\n"
-    )
     return _page(
         result,
         state,
         hosts,
         head=_NO_ROBOTS,
-        font=font,
+        font_address=font_address,
         script=f'<script src="{escape(script_address)}"></script>',
         draw=SERVED_DRAW_SCRIPT,
         notice=notice,
@@ -304,14 +328,25 @@ def _page(
     hosts: Hosts,
     *,
     head: str,
-    font: str,
+    font_address: str,
     script: str,
     draw: str,
     notice: str = "",
 ) -> str:
     name = formatting.bidi_isolated(result.job.name)
-    drawn = {each.name: report_figures(result, hosts, each) for each in (LIGHT, DARK)}
-    figures = _json(_data_and_layout(drawn))
+    drawn = {theme.name: report_figures(result, hosts, theme) for theme in (LIGHT, DARK)}
+    # Data and layout by theme and chart: what is said of them is in the page already.
+    figures = {
+        theme: {
+            key: DrawnFigure(data=figure["data"], layout=figure["layout"])
+            for key, (_, figure) in by_key.items()
+        }
+        for theme, by_key in drawn.items()
+    }
+    font = (
+        "@font-face { font-family: Inter; font-weight: 100 900; "
+        f"src: url({font_address}) format('woff2') }}\n"
+    )
     style = font + css_variables() + STYLE
     parts = [
         _PAGE_HEAD.format(policy=head, title=escape(f"{name} · Paceline"), style=style),
@@ -326,7 +361,7 @@ def _page(
         measured_steps(result),
         ruled_out(result),
         "</div></details></div>",
-        _PAGE_FOOT.format(figures=figures, script=script, draw=draw),
+        _PAGE_FOOT.format(figures=_json(figures), script=script, draw=draw),
     ]
     return "\n".join(parts)
 
@@ -357,19 +392,6 @@ def _card(name: str, title: str, figure: PlotlyFigure) -> str:
         f'aria-label="{escape(figure_meta["text"])}"></div>{note}'
         f"<details><summary>Show table</summary>{table(figure_meta['table'])}</details></section>"
     )
-
-
-def _data_and_layout(
-    drawn: Mapping[str, Mapping[str, tuple[str, PlotlyFigure]]],
-) -> dict[str, dict[str, DrawnFigure]]:
-    """Data and layout by theme and chart; what is said of them is in the page already."""
-    return {
-        theme: {
-            key: {"data": figure["data"], "layout": figure["layout"]}
-            for key, (_, figure) in by_key.items()
-        }
-        for theme, by_key in drawn.items()
-    }
 
 
 def _json(content: object) -> str:

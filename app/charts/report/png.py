@@ -38,8 +38,9 @@ def png(figure: PlotlyFigure, theme: Theme, *, width_px: int) -> bytes:
     drawn = _on_card(figure, theme, width_px)
     size = {"width": width_px, "height": drawn["layout"]["height"]}
     options = {"format": "png", "scale": _SCALE, **size}
+    script = Path(plotly.__file__).parent / "package_data" / "plotly.min.js"
     # Nothing from a network: Plotly is the installed one, and MathJax is not wanted.
-    page = {"plotlyjs": _plotly(), "mathjax": False, "timeout": TIMEOUT_S} | _browser()
+    page = {"plotlyjs": script, "mathjax": False, "timeout": TIMEOUT_S} | _browser()
     try:
         found: bytes = kaleido.calc_fig_sync(drawn, options, kopts=page)
     except TimeoutError as error:
@@ -61,7 +62,7 @@ def _on_card(figure: PlotlyFigure, theme: Theme, width_px: int) -> DrawnFigure:
     layout = figure["layout"] | {"width": width_px, "paper_bgcolor": theme.surface}
     cell_px = _cell_px(layout, width_px)
     has_room = cell_px is None or cell_px >= _MIN_VALUE_CELL_PX
-    traces = [each for each in figure["data"] if has_room or each.get("name") != VALUES_TRACE]
+    traces = [trace for trace in figure["data"] if has_room or trace.get("name") != VALUES_TRACE]
     return {"data": traces, "layout": layout | {"plot_bgcolor": theme.surface}}
 
 
@@ -71,7 +72,3 @@ def _cell_px(layout: PlotlyLayout, width_px: int) -> float | None:
     if ends is None or ends[0] == ends[1]:
         return None
     return (width_px - margin["l"] - margin["r"]) / abs(ends[1] - ends[0])
-
-
-def _plotly() -> Path:
-    return Path(plotly.__file__).parent / "package_data" / "plotly.min.js"

@@ -1,6 +1,6 @@
 """Sections of a report beside its charts: figures, findings, ruled-out causes, tables."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 
 from app import formatting
@@ -11,8 +11,7 @@ from app.result.causes import cause_name
 from app.result.figures import MAX_DISCREPANCY
 from app.result.finding import Finding
 from app.result.record import Json
-from app.result.step_counts import mean_s, num_steps
-from app.result.window_result import WindowResult
+from app.result.window_result import WindowResult, mean_s, num_steps
 
 Row = tuple[str, str, str]
 
@@ -39,30 +38,17 @@ def _stat_rows(result: WindowResult) -> list[Row]:
     ideal = formatting.seconds(mean_s(result, "ideal"))
     wasted = max(0.0, result.gpu_time_wasted or 0.0)
     a_day = formatting.gpu_hours(_HOURS_A_DAY * result.job.world_size * wasted)
+    slowdown = formatting.measured(result.slowdown, formatting.ratio)
+    wasted_share = formatting.measured(result.gpu_time_wasted, formatting.percent)
+    lost = formatting.measured(result.gpu_hours_lost, "{:z,.3g} GPU-h".format)
     return [
-        (
-            "Slowdown",
-            _figure(result.slowdown, formatting.ratio),
-            f"recorded {recorded} per step, {ideal} without stragglers",
-        ),
-        (
-            "GPU time wasted",
-            _figure(result.gpu_time_wasted, formatting.percent),
-            f"{a_day} per day",
-        ),
-        (
-            "Lost in these steps",
-            _figure(result.gpu_hours_lost, "{:z,.3g} GPU-h".format),
-            _steps(result),
-        ),
+        ("Slowdown", slowdown, f"recorded {recorded} per step, {ideal} without stragglers"),
+        ("GPU time wasted", wasted_share, f"{a_day} per day"),
+        ("Lost in these steps", lost, _steps(result)),
         _won_back(result),
         _fidelity(result),
         _clocks(result),
     ]
-
-
-def _figure(value: float | None, in_words: Callable[[float], str]) -> str:
-    return formatting.NOT_MEASURED if value is None else in_words(value)
 
 
 def _won_back(result: WindowResult) -> Row:
@@ -82,12 +68,13 @@ def _won_back(result: WindowResult) -> Row:
 
 def _fidelity(result: WindowResult) -> Row:
     word = "low, over the" if result.fidelity.verdict == "low" else "good,"
-    off = _figure(result.fidelity.discrepancy, lambda share: f"{formatting.percent(share)} off")
+    discrepancy = result.fidelity.discrepancy
+    off = formatting.measured(discrepancy, lambda share: f"{formatting.percent(share)} off")
     return "Fidelity", off, f"{word} limit {formatting.percent(MAX_DISCREPANCY)}"
 
 
 def _clocks(result: WindowResult) -> Row:
-    known = _figure(result.clocks.residual_ms, "{:.2g} ms".format)
+    known = formatting.measured(result.clocks.residual_ms, "{:.2g} ms".format)
     return "Clock residual", known, result.clocks.reason or "after correction"
 
 
@@ -130,7 +117,7 @@ def fact_list(rows: Iterable[tuple[str, str]]) -> str:
 
 
 def _share(share: float | None) -> str:
-    return _figure(share, lambda known: formatting.percent(min(1.0, known)))
+    return formatting.measured(share, lambda known: formatting.percent(min(1.0, known)))
 
 
 _MAX_CULPRITS = 3
@@ -144,7 +131,7 @@ def findings(result: WindowResult) -> str:
         body = "<p>The data allow no diagnosis: see the checked causes under Details.</p>"
     elif not found:
         said = remarks(result) or ["Nothing stands out."]
-        body = "".join(f"<p>{escape(each)}</p>" for each in said)
+        body = "".join(f"<p>{escape(sentence)}</p>" for sentence in said)
     else:
         num_stages = len(result.stage_share or ())
         body = f"<ol>{''.join(_finding(finding, num_stages) for finding in found)}</ol>"
@@ -181,10 +168,10 @@ def _cost(found: Finding) -> str:
 def _title(found: Finding, num_stages: int) -> str:
     culprits = found.culprits
     is_last = len(culprits) == 1 and culprits[0].stage == num_stages - 1 > 0
-    cause = _capitalized(cause_name(found.cause, is_last_stage=is_last))
+    cause = formatting.upper_first(cause_name(found.cause, is_last_stage=is_last))
     named = [culprit.name(names_unknown_host=True) for culprit in culprits[:_MAX_CULPRITS]]
     more = len(culprits) - len(named)
-    where = [each for each in (*named, f"{more} more" if more > 0 else "") if each]
+    where = [words for words in (*named, f"{more} more" if more > 0 else "") if words]
     return f"{cause}: {'; '.join(where)}" if where else cause
 
 
@@ -193,7 +180,7 @@ def ruled_out(result: WindowResult) -> str:
     parts = []
     for title, is_unjudged in (("Ruled out", False), ("Undecided", True)):
         rows = [
-            (_capitalized(cause_name(denied.cause)), _sentence(denied.reason))
+            (formatting.upper_first(cause_name(denied.cause)), _sentence(denied.reason))
             for denied in result.ruled_out or ()
             if denied.insufficient is is_unjudged
         ]
@@ -203,12 +190,7 @@ def ruled_out(result: WindowResult) -> str:
 
 def _sentence(text: str) -> str:
     said = formatting.with_times_sign(formatting.bidi_isolated(text)).removesuffix(".")
-    first = said[:1] if said.startswith("dp ") else said[:1].upper()
-    return f"{first}{said[1:]}."
-
-
-def _capitalized(words: str) -> str:
-    return f"{words[:1].upper()}{words[1:]}"
+    return f"{said if said.startswith('dp ') else formatting.upper_first(said)}."
 
 
 def _label(name: str) -> str:
@@ -221,16 +203,11 @@ def _evidence(name: str, value: Json) -> str:
 
 def _waits(arrivals: Mapping[str, Json]) -> str:
     """How long and how often the others waited, and the own delay in it."""
-    waited, share = (
-        formatting.seconds(arrivals["waited_for_s"]),
-        formatting.percent(arrivals["share"]),
+    waited, own_s = formatting.seconds(arrivals["waited_for_s"]), arrivals["own_delay_s"]
+    share, late, steps = (
+        formatting.percent(arrivals[name]) for name in ("share", "late_share", "steps_late")
     )
-    own_s = arrivals["own_delay_s"]
     own = "" if own_s is None else f"; its own delay is {formatting.seconds(max(0.0, own_s))}"
-    late, steps = (
-        formatting.percent(arrivals["late_share"]),
-        formatting.percent(arrivals["steps_late"]),
-    )
     return (
         f"the others wait {waited} a step for it, {share} of it; late to {late} of its "
         f"collectives, in {steps} of the steps{own}"
@@ -248,13 +225,12 @@ def _text(value: Json) -> str:
         case float():
             return f"{value:,.4g}"
         case Mapping():
-            return _listed(
-                [f"{formatting.bidi_isolated(str(key))} {_text(value[key])}" for key in value]
-            )
+            named = ((formatting.bidi_isolated(str(key)), _text(value[key])) for key in value)
+            return _listed([" ".join(pair) for pair in named])
         case str():
             return formatting.bidi_isolated(value)
         case Sequence():
-            return _listed([_worker(each) if _is_worker(each) else _text(each) for each in value])
+            return _listed([_worker(item) if _is_worker(item) else _text(item) for item in value])
     return formatting.bidi_isolated(str(value))
 
 

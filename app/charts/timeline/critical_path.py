@@ -9,7 +9,7 @@ from app import formatting
 from app.charts.base.figure import Bar, PlotlyFigure, bar_layout, bar_trace, meta, numbers
 from app.charts.base.plotly import PlotlyTrace
 from app.charts.base.theme import Theme
-from app.charts.timeline.axes import LaneLayout
+from app.charts.timeline.bars import LaneLayout
 from app.engine.timeline.critical_path import CriticalPath, PathLink
 from app.engine.timeline.step_run import activity_of
 from app.trace.ops import OpKind, OpTypes
@@ -29,7 +29,6 @@ class PathBox:
     end_s: float
     y: float
     half_px: float
-    is_shown: bool = True
 
     def outline(self) -> list[Point]:
         """Its four sides."""
@@ -108,11 +107,8 @@ def _join(one: PathBox, two: PathBox) -> list[Point]:
     if one.number != two.number:
         return []
     if one.y == two.y:
-        return (
-            [(one.end_s, one.y), (two.start_s, two.y), _LINE_BREAK]
-            if two.start_s > one.end_s
-            else []
-        )
+        across = [(one.end_s, one.y), (two.start_s, two.y), _LINE_BREAK]
+        return across if two.start_s > one.end_s else []
     down = 1 if two.y > one.y else -1
     from_y, to_y = one.y + down * one.half_px, two.y - down * two.half_px
     return [(one.end_s, from_y), (one.end_s, to_y), (two.start_s, to_y), _LINE_BREAK]
@@ -141,14 +137,7 @@ def path_parts(path: CriticalPath, op_types: OpTypes, *, theme: Theme) -> Plotly
         meta=meta(
             _sentence(path, parts),
             ["part", "time", "share of the path"],
-            [
-                [
-                    part,
-                    formatting.seconds(part_s),
-                    formatting.percent(_share(part_s, path.length_s)),
-                ]
-                for part, part_s in parts.items()
-            ],
+            [[part, *_time_and_share(part_s, path.length_s)] for part, part_s in parts.items()],
         ),
     )
 
@@ -201,5 +190,6 @@ def _sentence(path: CriticalPath, parts: dict[str, float]) -> str:
     return f"Of the critical path's {whole}, {largest} are {part[0].lower()}{part[1:]}."
 
 
-def _share(part_s: float, whole_s: float) -> float:
-    return part_s / whole_s if whole_s else 0.0
+def _time_and_share(part_s: float, whole_s: float) -> tuple[str, str]:
+    share = part_s / whole_s if whole_s else 0.0
+    return formatting.seconds(part_s), formatting.percent(share)

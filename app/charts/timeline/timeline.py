@@ -9,14 +9,16 @@ from app.charts.base.figure import (
     FigureMeta,
     PlotlyFigure,
     axis,
+    box,
     label_width_px,
     layout,
+    line_between,
     meta,
+    text_at,
 )
 from app.charts.base.plotly import PlotlyAnnotation, PlotlyAxis, PlotlyLine, PlotlyShape
 from app.charts.base.theme import Theme
-from app.charts.timeline.axes import RUNS, LaneLayout, time_axis
-from app.charts.timeline.bars import bar_traces, op_name
+from app.charts.timeline.bars import RUNS, LaneLayout, bar_traces, op_name, time_axis
 from app.charts.timeline.critical_path import path_boxes, path_line
 from app.engine.timeline.critical_path import PathLink
 from app.engine.timeline.step_run import activity_of, bars_within, stage_bars, waiting_share
@@ -57,7 +59,7 @@ def timeline(
         layout=layout(
             theme,
             height_px=places.height_px + 8 + 44,
-            left_px=_left_px(view),
+            left_px=label_width_px([f"stage {view.replayer.pp_size - 1}  "]),
             margin={"t": 8, "b": 44},
             bargap=0,
             barmode="overlay",
@@ -87,10 +89,6 @@ def _shown(view: StepView, from_s: float | None, to_s: float | None) -> tuple[fl
     return (low_s, high_s) if high_s > low_s else (0.0, whole_s)
 
 
-def _left_px(view: StepView) -> int:
-    return label_width_px([f"stage {view.replayer.pp_size - 1}  "])
-
-
 def _stages(view: StepView, places: LaneLayout, theme: Theme) -> PlotlyAxis:
     where = [(run, stage) for run in range(len(RUNS)) for stage in range(places.pp_size)]
     return axis(
@@ -105,26 +103,16 @@ def _ends(view: StepView, places: LaneLayout, theme: Theme) -> list[PlotlyShape]
     """Where both runs end, and the time lost between."""
     top, bottom = places.top(0), places.bottom(1)
     ideal_top = places.top(1) - 8
-    recorded = _upright(view.recorded_s, top, bottom, {"color": theme.ink, "width": 1.5})
+    recorded_line: PlotlyLine = {"color": theme.ink, "width": 1.5}
     ideal_line: PlotlyLine = {"color": theme.ok, "width": 2, "dash": "dash"}
-    ideal = _upright(view.ideal_s, ideal_top, bottom, ideal_line)
+    ends = [
+        line_between((view.recorded_s, view.recorded_s), (top, bottom), recorded_line),
+        line_between((view.ideal_s, view.ideal_s), (ideal_top, bottom), ideal_line),
+    ]
     if view.lost_s <= 0:
-        return [recorded, ideal]
-    lost: PlotlyShape = {
-        "type": "rect",
-        "x0": view.ideal_s,
-        "x1": view.recorded_s,
-        "layer": "below",
-        "y0": ideal_top,
-        "y1": bottom,
-        "fillcolor": theme.lost_area,
-        "line": {"width": 0},
-    }
-    return [lost, recorded, ideal]
-
-
-def _upright(at_s: float, y0: float, y1: float, line: PlotlyLine) -> PlotlyShape:
-    return {"type": "line", "x0": at_s, "x1": at_s, "y0": y0, "y1": y1, "line": line}
+        return ends
+    lost = box((view.ideal_s, view.recorded_s), (ideal_top, bottom), {"width": 0})
+    return [lost | {"layer": "below", "fillcolor": theme.lost_area}, *ends]
 
 
 def _headers(
@@ -135,25 +123,18 @@ def _headers(
     share = f"{formatting.percent(view.lost_s / view.recorded_s)} of the step"
     is_wide = view.recorded_s - max(view.ideal_s, low_s) >= _MIN_LABEL_PX * px_s
     beside = f"; {lost}, {share}" if view.lost_s > 0 and not is_wide else ""
+    at: PlotlyAnnotation = {"xref": "paper", "x": 0, "xanchor": "left", "yanchor": "middle"}
+    headers = f"<b>Recorded</b>, {recorded}", f"<b>Ideal</b>, {ideal}: {_IDEAL_IS}{beside}"
     notes = [
-        _header(places.top(0) - 16, f"<b>Recorded</b>, {recorded}", theme),
-        _header(places.top(1) - 16, f"<b>Ideal</b>, {ideal}: {_IDEAL_IS}{beside}", theme),
+        text_at(at | {"y": places.top(run) - 16}, text, theme.ink, 12)
+        for run, text in enumerate(headers)
     ]
     if is_wide:
         middle = (places.top(1) + places.bottom(1)) / 2
         text = f"<b>{formatting.seconds(view.lost_s)}</b> lost<br>{share}"
         between_s = (max(view.ideal_s, low_s) + view.recorded_s) / 2
-        notes.append(_annotation(text, theme) | {"x": between_s, "y": middle})
+        notes.append(text_at({"x": between_s, "y": middle}, text, theme.ink, 12))
     return notes
-
-
-def _header(y: float, text: str, theme: Theme) -> PlotlyAnnotation:
-    note = _annotation(text, theme)
-    return note | {"xref": "paper", "x": 0, "xanchor": "left", "y": y, "yanchor": "middle"}
-
-
-def _annotation(text: str, theme: Theme) -> PlotlyAnnotation:
-    return {"text": text, "showarrow": False, "font": {"size": 12, "color": theme.ink}}
 
 
 def _meta(view: StepView) -> FigureMeta:
@@ -173,13 +154,11 @@ def _meta(view: StepView) -> FigureMeta:
         ]
         for op in longest
     ]
-    figure_meta = meta(step_sentence(view), _COLUMNS, rows)
-    if len(took_s) > _MAX_ROWS:
-        of = formatting.plural(len(took_s), "operation")
-        figure_meta["table"]["caption"] = (
-            f"The {_MAX_ROWS} longest of {of} of dp {dp_rank}, recorded."
-        )
-    return figure_meta
+    of = formatting.plural(len(took_s), "operation")
+    caption = f"The {_MAX_ROWS} longest of {of} of dp {dp_rank}, recorded."
+    return meta(
+        step_sentence(view), _COLUMNS, rows, caption=caption if len(took_s) > _MAX_ROWS else ""
+    )
 
 
 # A pause between computations that is no pause: a share of their time.
@@ -252,10 +231,8 @@ def _launches(view: StepView) -> list[str]:
     share = view.path.waiting_share
     if share < _MIN_TOLD_SHARE:
         return []
-    return [
-        f"For {formatting.percent(share)} of the path nothing was launched though it could "
-        "have been."
-    ]
+    of = formatting.percent(share)
+    return [f"For {of} of the path nothing was launched though it could have been."]
 
 
 def _doubt(view: StepView) -> list[str]:

@@ -1,22 +1,158 @@
 """Heatmap of the slowdown that each worker alone would give the job.
 
 Values stand in the cells, crosses where a worker is silent or not measured, and a mark and a label
-at the culprits. Colours are those of `base/theme.py`.
+at the culprits. Of jobs with more workers than cells, each cell shows the slowest of several.
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import cache
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from app import formatting
-from app.charts.base.figure import Cell, FigureMeta, PlotlyFigure, layout, meta
-from app.charts.base.heatmap import Slowdowns, gap_px, heatmap
-from app.charts.base.plotly import PlotlyAnnotation, PlotlyShape, PlotlyTrace
+from app.charts.base.figure import (
+    AxisItems,
+    Cell,
+    ItemsByAxis,
+    PlotlyFigure,
+    axis,
+    box,
+    layout,
+    meta,
+    title,
+)
+from app.charts.base.heatmap import Floats, Slowdowns, are_alike, gap_px, heatmap
+from app.charts.base.plotly import PlotlyAnnotation, PlotlyAxis, PlotlyShape, PlotlyTrace
 from app.charts.base.theme import Theme
-from app.charts.worker.grid import MAX_DP_WITH_NAMES, Sort, WorkerGrid, dp_axis, stage_axis
 from app.formatting import Hosts
+
+Sort = Literal["rank", "host", "slowdown"]
+
+# More cells than pixels would be lost by chance; these show the slowest worker of each.
+MAX_COLUMNS = 1024
+MAX_ROWS = 64
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerGrid:
+    """Which dp ranks share a column, which stages a row, and the slowest worker of each cell.
+
+    `values` [row, column], not finite where no worker of a cell is measured.
+    """
+
+    columns: tuple[tuple[int, ...], ...]
+    rows: tuple[range, ...]
+    values: Floats
+
+    @classmethod
+    def of(cls, slowdown: Floats, sort: Sort = "rank", hosts: Hosts | None = None) -> "WorkerGrid":
+        """The grid of slowdowns [dp rank, stage]."""
+        dp_size, pp_size = slowdown.shape
+        order = _column_order(slowdown, sort, hosts)
+        width, height = -(-dp_size // MAX_COLUMNS), -(-pp_size // MAX_ROWS)
+        first_of_column, first_of_row = range(0, dp_size, width), range(0, pp_size, height)
+        # Unmeasured cells come last.
+        by_column = np.fmax.reduceat(slowdown[order], list(first_of_column), axis=0)
+        values = np.fmax.reduceat(by_column, list(first_of_row), axis=1).T
+        return cls(
+            columns=tuple(tuple(order[at : at + width].tolist()) for at in first_of_column),
+            rows=tuple(range(at, min(at + height, pp_size)) for at in first_of_row),
+            values=np.ascontiguousarray(values),
+        )
+
+    @property
+    def is_thinned(self) -> bool:
+        """Whether cells hold several workers."""
+        return len(self.columns[0]) > 1 or len(self.rows[0]) > 1
+
+    @property
+    def is_by_rank(self) -> bool:
+        """Whether the column's number is its dp rank."""
+        return all(ranks == (at,) for at, ranks in enumerate(self.columns))
+
+    @property
+    def places(self) -> ItemsByAxis:
+        """Workers along the axes, for finding the one under the pointer."""
+        return ItemsByAxis(
+            x=AxisItems(what="dp", items=[_axis_item(ranks) for ranks in self.columns]),
+            y=AxisItems(what="stage", items=[_axis_item(stages) for stages in self.rows]),
+        )
+
+    def cell(self, dp_rank: int, stage: int) -> tuple[int, int]:
+        """Column and row of a worker."""
+        column = next(at for at, ranks in enumerate(self.columns) if dp_rank in ranks)
+        return column, stage // len(self.rows[0])
+
+
+def _axis_item(numbers: tuple[int, ...] | range) -> int | list[int]:
+    return numbers[0] if len(numbers) == 1 else list(numbers)
+
+
+def _column_order(slowdown: Floats, sort: Sort, hosts: Hosts | None) -> NDArray[np.int64]:
+    """[dp rank] dp ranks in the order of their columns."""
+    dp_size, pp_size = slowdown.shape
+    if sort == "slowdown":
+        worst = np.fmax.reduce(slowdown, axis=1)
+        return np.argsort(-np.nan_to_num(worst, nan=-np.inf), kind="stable")
+    if sort == "host" and hosts:
+        # "~" is after every name: ranks of unknown hosts come last.
+        named = [[hosts.get((dp, stage), "~") for stage in range(pp_size)] for dp in range(dp_size)]
+        return np.array(sorted(range(dp_size), key=lambda dp: (named[dp], dp)))
+    return np.arange(dp_size)
+
+
+MAX_DP_WITH_NAMES = 8
+# A host's name needs some 60 px under its column.
+MAX_HOSTS_NAMED = 6
+_MAX_HOST_CHARS = 14
+
+
+def dp_axis(grid: WorkerGrid, sort: Sort, hosts: Hosts | None, theme: Theme) -> PlotlyAxis:
+    """Dp ranks in the order of their columns, or their hosts."""
+    first_ranks = [ranks[0] for ranks in grid.columns]
+    ends = [-0.5, len(first_ranks) - 0.5]
+    if sort == "host" and hosts:
+        every = -(-len(first_ranks) // MAX_HOSTS_NAMED)
+        names = [_host_of(rank, grid, hosts) for rank in first_ranks[::every]]
+        heading = "host, of the first stage, by name"
+    elif len(first_ranks) <= MAX_DP_WITH_NAMES:
+        names = [f"dp {rank}" for rank in first_ranks]
+        return axis(theme, range=ends, tickvals=list(range(len(names))), ticktext=names)
+    else:
+        every = _tick_every(len(first_ranks))
+        names = [str(rank) for rank in first_ranks[::every]]
+        heading = f"data-parallel rank{', the slowest first' if sort == 'slowdown' else ''}"
+    ticks = list(range(0, len(first_ranks), every))
+    return axis(theme, range=ends, tickvals=ticks, ticktext=names, title=title(heading, theme))
+
+
+def _host_of(dp_rank: int, grid: WorkerGrid, hosts: Hosts) -> str:
+    name = hosts.get((dp_rank, grid.rows[0][0]))
+    return formatting.chart_label(name, max_chars=_MAX_HOST_CHARS) if name else "not known"
+
+
+def stage_axis(grid: WorkerGrid, theme: Theme) -> PlotlyAxis:
+    """Stages from 0 down."""
+    num_rows = len(grid.rows)
+    shown = range(0, num_rows, 1 if num_rows <= 16 else _tick_every(num_rows))
+    return axis(
+        theme,
+        range=[num_rows - 0.5, -0.5],
+        tickvals=list(shown),
+        ticktext=[f"stage {grid.rows[at][0]} " for at in shown],
+    )
+
+
+def _tick_every(size: int) -> int:
+    """A power of two that leaves at most nine labels."""
+    every = 1
+    while size / every > 9:
+        every *= 2
+    return every
+
 
 # Text of each cell is in its own trace of this name; the page drops it where cells are narrow.
 VALUES_TRACE = "values"
@@ -50,70 +186,52 @@ def value_texts(grid: WorkerGrid, theme: Theme, silent: Sequence[Worker] = ()) -
 
 def crosses(grid: WorkerGrid, silent: Sequence[Worker], theme: Theme) -> PlotlyTrace:
     """A cross where nothing is measured, and on workers that send nothing any more."""
-    row, column = np.nonzero(~np.isfinite(grid.values))
-    rank = [grid.columns[at][0] for at in column.tolist()]
-    stage = [grid.rows[at][0] for at in row.tolist()]
-    cells = [*zip(column.tolist(), row.tolist(), strict=True)]
-    who = [
-        f"{formatting.worker(*each)}<br><b>not measured</b>"
-        for each in zip(rank, stage, strict=True)
-        if each not in silent
+    marked = [
+        ((column, row), (grid.columns[column][0], grid.rows[row][0]), "not measured")
+        for row, column in np.argwhere(~np.isfinite(grid.values)).tolist()
     ]
-    cells = [
-        cell
-        for cell, each in zip(cells, zip(rank, stage, strict=True), strict=True)
-        if each not in silent
-    ]
-    cells += [grid.cell(*each) for each in silent]
-    who += [f"{formatting.worker(*each)}<br><b>silent</b>" for each in silent]
+    marked = [mark for mark in marked if mark[1] not in silent]
+    marked += [(grid.cell(*worker), worker, "silent") for worker in silent]
     return {
         "type": "scatter",
         "mode": "markers",
-        "x": [column for column, _ in cells],
-        "y": [row for _, row in cells],
-        "customdata": who,
+        "x": [column for (column, _), _, _ in marked],
+        "y": [row for (_, row), _, _ in marked],
+        "customdata": [
+            f"{formatting.worker(*worker)}<br><b>{why}</b>" for _, worker, why in marked
+        ],
         "marker": {"symbol": "x-thin", "size": 7, "line": {"color": theme.ink3, "width": 1}},
         "hovertemplate": "%{customdata}<extra></extra>",
     }
 
 
-def outline(grid: WorkerGrid, culprit: Worker, slowdown: float, theme: Theme) -> PlotlyShape:
+def _outline(grid: WorkerGrid, culprit: Worker, slowdown: float, theme: Theme) -> PlotlyShape:
     """A line around the culprit's cell, which is never too narrow to be seen."""
     column, row = grid.cell(*culprit)
     half = max(0.5, _MARK_WIDTH_PX / 2 * len(grid.columns) / _PLOT_WIDTH_PX)
     # A widened mark covers its neighbours, so it carries the colour itself.
     fill = theme.colour_at(slowdown) if half > 0.5 else "rgba(0,0,0,0)"
-    return {
-        "type": "rect",
-        "x0": column - half,
-        "x1": column + half,
-        "y0": row - 0.5,
-        "y1": row + 0.5,
-        "line": {"color": theme.ink, "width": 2},
-        "fillcolor": fill,
-    }
+    return box(
+        (column - half, column + half),
+        (row - 0.5, row + 0.5),
+        {"color": theme.ink, "width": 2},
+    ) | {"fillcolor": fill}
 
 
-def callout(
-    grid: WorkerGrid,
-    culprit: Worker,
-    slowdown: float,
-    *,
-    num_others: int,
-    row_px: int,
-    has_values: bool,
-    hosts: Hosts | None,
-    theme: Theme,
+def _callout_text(slowdown: Floats, culprits: Sequence[Worker], hosts: Hosts | None) -> str:
+    """The host of the slowest culprit, and the number of the others."""
+    host = (hosts or {}).get(culprits[0])
+    name = formatting.chart_label(host) if host else formatting.worker(*culprits[0])
+    more = f" and {formatting.count(len(culprits) - 1)} more" if len(culprits) > 1 else ""
+    return f"<b>{name}</b>, {formatting.ratio(float(slowdown[culprits[0]]))}{more}"
+
+
+def _callout(
+    grid: WorkerGrid, culprit: Worker, text: str, row_px: int, theme: Theme, *, has_values: bool
 ) -> PlotlyAnnotation:
-    """A label above the plot with the culprit's host, and a line from it to the cell.
-
-    Of several culprits it is the slowest one's, and counts the others.
-    """
+    """A label above the plot, and a line from it to the culprit's cell."""
     column, row = grid.cell(*culprit)
-    host = (hosts or {}).get(culprit)
-    more = f" and {formatting.count(num_others)} more" if num_others else ""
     is_left = column < len(grid.columns) / 2
-    name = formatting.chart_label(host) if host else formatting.worker(*culprit)
     # A line from the label would cross the values of the cells above.
     place: PlotlyAnnotation = (
         {"y": -0.5, "yanchor": "bottom", "showarrow": False}
@@ -123,7 +241,7 @@ def callout(
     return {
         "x": column,
         **place,
-        "text": f"<b>{name}</b>, {formatting.ratio(slowdown)}{more}",
+        "text": text,
         "font": {"size": 12, "color": theme.ink},
         "arrowhead": 0,
         "arrowwidth": 1,
@@ -134,8 +252,6 @@ def callout(
         "borderpad": 1,
     }
 
-
-Floats = NDArray[np.float64]
 
 # A smaller excess is not visible, so marking the worker would mark noise.
 MIN_CULPRIT_SLOWDOWN = 1.02
@@ -175,43 +291,40 @@ def worker_heatmap(
     slowdown = np.asarray(worker_slowdown, dtype=np.float64)
     grid = WorkerGrid.of(slowdown, sort, hosts)
     culprits = _culprits(slowdown, named)
-    culprit = culprits[0] if culprits else None
-    row_px = _row_px(len(grid.rows))
-    top_px = _TOP_PX if culprit else _TOP_WITHOUT_LABEL_PX
+    num_rows = len(grid.rows)
+    row_px = 40 if num_rows <= 4 else 26 if num_rows <= 10 else max(8, 260 // num_rows)
+    top_px = _TOP_PX if culprits else _TOP_WITHOUT_LABEL_PX
     is_named = len(grid.columns) <= MAX_DP_WITH_NAMES and sort != "host"
     bottom_px = 28 if is_named else 44
     has_values = len(grid.columns) <= MAX_DP_WITH_VALUES
     data = [heatmap(grid.values, theme) | _cells(grid, hosts), crosses(grid, silent, theme)]
     if has_values:
         data.append(value_texts(grid, theme, silent))
-    shapes: list[PlotlyShape] = []
-    notes: list[PlotlyAnnotation] = []
-    if culprit:
-        alone = float(slowdown[culprit])
-        shapes = [outline(grid, each, float(slowdown[each]), theme) for each in culprits]
-        notes = [
-            callout(
-                grid, culprit, alone,
-                num_others=len(culprits) - 1,
-                row_px=row_px, has_values=has_values, hosts=hosts, theme=theme,
-            )
-        ]  # fmt: skip
-    figure_meta = _meta(slowdown, grid, _sentence(slowdown, culprits, hosts, named), hosts)
-    if not culprits and not silent and _is_alike(slowdown):
-        figure_meta["alike"] = _alike_sentence(slowdown.size)
+    caption = f"The slowest {MAX_TABLE_ROWS} of {formatting.count(slowdown.size)} workers."
+    callouts = []
+    if culprits:
+        text = _callout_text(slowdown, culprits, hosts)
+        callouts = [_callout(grid, culprits[0], text, row_px, theme, has_values=has_values)]
     return PlotlyFigure(
         data=data,
         layout=layout(
             theme,
-            height_px=top_px + row_px * len(grid.rows) + bottom_px,
+            height_px=top_px + row_px * num_rows + bottom_px,
             left_px=60,
             margin={"t": top_px, "b": bottom_px},
             xaxis=dp_axis(grid, sort, hosts, theme),
             yaxis=stage_axis(grid, theme),
-            shapes=shapes,
-            annotations=notes,
+            shapes=[_outline(grid, worker, float(slowdown[worker]), theme) for worker in culprits],
+            annotations=callouts,
         ),
-        meta=figure_meta,
+        meta=meta(
+            _sentence(slowdown, culprits, hosts, named),
+            ["dp rank", "stage", "host", "slowdown"],
+            _rows(slowdown, hosts),
+            caption=caption if slowdown.size > MAX_TABLE_ROWS else "",
+            places=grid.places,
+            alike="" if culprits or silent else _alike_sentence(slowdown),
+        ),
     )
 
 
@@ -229,7 +342,7 @@ def _culprits(slowdown: Floats, named: Sequence[tuple[int, int]] | None) -> list
     if named is None:
         alone = _unless_common(slowdown, slowest_worker(slowdown))
         return [] if alone is None else [alone]
-    known = [each for each in named if np.isfinite(slowdown[each])]
+    known = [worker for worker in named if np.isfinite(slowdown[worker])]
     return sorted(known, key=lambda each: (-slowdown[each], each))[:MAX_OUTLINED]
 
 
@@ -242,30 +355,15 @@ def _unless_common(slowdown: Floats, slowest: tuple[int, int] | None) -> tuple[i
     return None if is_as_slow.mean() >= 0.5 else slowest
 
 
-def _meta(slowdown: Floats, grid: WorkerGrid, sentence: str, hosts: Hosts | None) -> FigureMeta:
-    figure_meta = meta(
-        sentence,
-        ["dp rank", "stage", "host", "slowdown"],
-        _rows(slowdown, hosts),
-    )
-    figure_meta["places"] = grid.places
-    if slowdown.size > MAX_TABLE_ROWS:
-        figure_meta["table"]["caption"] = _caption(slowdown.size)
-    return figure_meta
-
-
 # Closer than this to 1, all values read 1.00 or 1.01.
 _ALIKE = 0.01
 
 
-def _is_alike(slowdown: Floats) -> bool:
-    """Whether a grid of these values would show the same in every cell."""
-    is_near = np.abs(slowdown - 1) <= _ALIKE
-    return slowdown.size > 1 and bool(np.isfinite(slowdown).all() and is_near.all())
-
-
-def _alike_sentence(num_workers: int) -> str:
-    workers, limit = formatting.plural(num_workers, "worker"), formatting.percent(_ALIKE)
+def _alike_sentence(slowdown: Floats) -> str:
+    """That a grid of these values would show the same in every cell; "" if it would not."""
+    if not are_alike(slowdown, _ALIKE):
+        return ""
+    workers, limit = formatting.plural(slowdown.size, "worker"), formatting.percent(_ALIKE)
     return f"All {workers} are alike: none alone would slow the job by more than {limit}."
 
 
@@ -311,15 +409,11 @@ def _number_list(numbers: Sequence[int]) -> str:
         return str(numbers[0])
     if numbers[-1] - numbers[0] == len(numbers) - 1:
         return f"{numbers[0]} to {numbers[-1]}"
-    return ", ".join(str(each) for each in numbers[:4]) + (" ..." if len(numbers) > 4 else "")
+    return ", ".join(str(number) for number in numbers[:4]) + (" ..." if len(numbers) > 4 else "")
 
 
 def _hover(who: str) -> str:
     return f"{who}<br><b>%{{z:.3f}}{formatting.TIMES}</b><extra></extra>"
-
-
-def _row_px(num_rows: int) -> int:
-    return 40 if num_rows <= 4 else 26 if num_rows <= 10 else max(8, 260 // num_rows)
 
 
 def _sentence(
@@ -351,14 +445,17 @@ def _rows(slowdown: Floats, hosts: Hosts | None) -> list[list[Cell]]:
     known = hosts or {}
     order = np.argsort(-np.nan_to_num(slowdown, nan=-np.inf), axis=None, kind="stable")
     return [
-        [dp, stage, known.get((dp, stage)), _slowdown_text(float(slowdown[dp, stage]))]
+        [
+            dp,
+            stage,
+            known.get((dp, stage)),
+            formatting.measured(slowdown[dp, stage], formatting.ratio),
+        ]
         for dp, stage in (divmod(int(index), slowdown.shape[1]) for index in order[:MAX_TABLE_ROWS])
     ]
 
 
 def _caption(num_workers: int) -> str:
+    if num_workers <= MAX_TABLE_ROWS:
+        return ""
     return f"The slowest {MAX_TABLE_ROWS} of {formatting.count(num_workers)} workers."
-
-
-def _slowdown_text(slowdown: float) -> str:
-    return formatting.ratio(slowdown) if np.isfinite(slowdown) else formatting.NOT_MEASURED

@@ -2,15 +2,16 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 
 import numpy as np
 from numpy.typing import NDArray
 
 from app import formatting
-from app.charts.base.figure import Cell, PlotlyFigure, axis, layout, meta
+from app.charts.base.figure import Cell, PlotlyFigure, axis, layout, line_between, meta
 from app.charts.base.heatmap import Slowdowns
-from app.charts.base.plotly import PlotlyLine, PlotlyShape, PlotlyTrace
-from app.charts.base.step_axis import StepAxis, add_clock, area_over_steps, line_over_steps
+from app.charts.base.plotly import PlotlyLine, PlotlyTrace
+from app.charts.base.step_axis import StepAxis, area_over_steps, line_over_steps
 from app.charts.base.theme import SCALE_STOPS, Theme
 from app.result.figures import MAX_DISCREPANCY
 from app.result.finding import Culprit, Finding
@@ -60,8 +61,8 @@ def position_of(
 ) -> tuple[int, int]:
     """1 for the slowest of all workers with figures, and how many have them."""
     own = worker_slowdown[dp_rank][stage] or 0.0
-    every = [each for by_stage in worker_slowdown for each in by_stage if each is not None]
-    return 1 + sum(each > own for each in every), len(every)
+    known = [ratio for ratio in chain.from_iterable(worker_slowdown) if ratio is not None]
+    return 1 + sum(ratio > own for ratio in known), len(known)
 
 
 def _blames(culprit: Culprit, dp_rank: int, stage: int, host: str | None) -> bool:
@@ -73,8 +74,8 @@ def _blames(culprit: Culprit, dp_rank: int, stage: int, host: str | None) -> boo
 def _blame_sentence(named: Sequence[Finding]) -> str:
     if not named:
         return ""
-    first = formatting.with_times_sign(formatting.bidi_isolated(named[0].sentence))
-    first = first.removesuffix(".")
+    isolated = formatting.bidi_isolated(named[0].sentence)
+    first = formatting.with_times_sign(isolated).removesuffix(".")
     more = f" {formatting.plural(len(named) - 1, 'more cause')} found." if len(named) > 1 else ""
     return f"{sentence_case(first)}.{more}"
 
@@ -91,7 +92,6 @@ def _position_text(place: int, num_workers: int) -> str:
 _HEIGHT_PX = 236
 _LEFT_PX = 56
 _MIN_TOP = 1.2
-_MAX_MARKERS = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,29 +129,26 @@ def worker_window(
 
 def worker_history(windows: Sequence[WorkerWindow], name: str, *, theme: Theme) -> PlotlyFigure:
     """Slowdown by step where that is known, else a level line for each window."""
-    windows = [each for each in windows if np.isfinite(each.slowdown)]
+    windows = [window for window in windows if np.isfinite(window.slowdown)]
     own, others = _series(windows)
     at = StepAxis.over([step for window in windows for step in window.steps])
-    at = at.with_clock({step: at_s for each in windows for step, at_s in each.started_s.items()})
-    figure_meta = meta(
-        _sentence(windows, name),
-        ["window", "first step", "last step", "this worker", "median of the others"],
-        [_row(window) for window in windows],
+    at = at.with_clock(
+        {step: at_s for window in windows for step, at_s in window.started_s.items()}
     )
-    add_clock(figure_meta, at)
     highest = max([*_finite(own), *(other or 0.0 for other in others)], default=1.0)
     lowest = min([*_finite(own), 1.0])
     top = max(_MIN_TOP, 1 + 1.12 * (highest - 1))
+    own_line: PlotlyLine = {"color": theme.rec, "width": 1.5}
+    others_line: PlotlyLine = {"color": theme.sim, "width": 1.25, "dash": "dot"}
+    ideal_line: PlotlyLine = {"color": theme.ok, "width": 1.75, "dash": "dash"}
+    ideal = line_between((0, 1), (1.0, 1.0), ideal_line)
     return PlotlyFigure(
         data=[
             *_lost(at, own, theme),
-            _line(
-                at,
-                others,
-                "median of the others",
-                {"color": theme.sim, "width": 1.25, "dash": "dot"},
+            line_over_steps(
+                at, others, "median of the others", others_line, formatting.TIMES, is_marked=False
             ),
-            _line(at, own, "this worker", {"color": theme.rec, "width": 1.5}),
+            line_over_steps(at, own, "this worker", own_line, formatting.TIMES, is_marked=True),
         ],
         layout=layout(
             theme,
@@ -168,10 +165,15 @@ def worker_history(windows: Sequence[WorkerWindow], name: str, *, theme: Theme) 
                 ticksuffix=f"{formatting.TIMES} ",
                 range=[min(1 - 0.08 * (top - 1), lowest), top],
             ),
-            shapes=[*at.bands(theme), _level(1.0, theme)],
+            shapes=[*at.bands(theme), ideal | {"xref": "paper"}],
             annotations=at.labels(theme),
         ),
-        meta=figure_meta,
+        meta=meta(
+            _sentence(windows, name),
+            ["window", "first step", "last step", "this worker", "median of the others"],
+            [_row(window) for window in windows],
+            clock=at.clock,
+        ),
     )
 
 
@@ -197,34 +199,21 @@ def _series(windows: Sequence[WorkerWindow]) -> tuple[list[float], list[float | 
     return [own for own, _ in pairs], [others for _, others in pairs]
 
 
-def _line(at: StepAxis, values: Sequence[float | None], name: str, line: PlotlyLine) -> PlotlyTrace:
-    few = len(at.steps) <= _MAX_MARKERS and "dash" not in line
-    return line_over_steps(at, values, name, line, formatting.TIMES) | {
-        "mode": "lines+markers" if few else "lines",
-        "marker": {"size": 4, "color": line["color"]},
-    }
-
-
 def _finite(values: Sequence[float]) -> list[float]:
     """Without the steps that the worker is missing from."""
-    return [each for each in values if np.isfinite(each)]
+    return [value for value in values if np.isfinite(value)]
 
 
 def _lost(at: StepAxis, own: Sequence[float], theme: Theme) -> list[PlotlyTrace]:
     """The area above 1, where there is anything to see."""
     if max(_finite(own), default=1.0) < SCALE_STOPS[1]:
         return []
-    upper = [max(1.0, each) for each in own]
+    upper = [max(1.0, slowdown) for slowdown in own]
     return [area_over_steps(at, upper, [1.0] * len(own), "lost", theme.lost_area)]
 
 
-def _level(y: float, theme: Theme) -> PlotlyShape:
-    line: PlotlyLine = {"color": theme.ok, "width": 1.75, "dash": "dash"}
-    return {"type": "line", "xref": "paper", "x0": 0, "x1": 1, "y0": y, "y1": y, "line": line}
-
-
 def _row(window: WorkerWindow) -> list[Cell]:
-    others = formatting.NOT_MEASURED if window.others is None else formatting.ratio(window.others)
+    others = formatting.measured(window.others, formatting.ratio)
     first, last = window.steps[0], window.steps[-1]
     return [window.window_id, first, last, formatting.ratio(window.slowdown), others]
 

@@ -9,17 +9,14 @@ from app.charts.base.figure import (
     axis,
     label_width_px,
     layout,
+    line_between,
     meta,
     numbers,
+    row_axis,
+    text_at,
     title,
 )
-from app.charts.base.plotly import (
-    PlotlyAnnotation,
-    PlotlyLine,
-    PlotlyMarker,
-    PlotlyShape,
-    PlotlyTrace,
-)
+from app.charts.base.plotly import PlotlyAnnotation, PlotlyMarker, PlotlyTrace
 from app.charts.base.theme import Theme
 from app.engine.questions.worker_operations import WorkerOpTimes
 
@@ -33,14 +30,16 @@ _MAX_NAME_CHARS = 32
 
 def worker_operations(found: Sequence[WorkerOpTimes], name: str, *, theme: Theme) -> PlotlyFigure:
     """Own median and 95th percentile over the middle half of the peers, all by their median."""
-    rows = [each for each in found if _peers_median_s(each) > 0][:_MAX_ROWS]
+    rows = [row for row in found if _peers_median_s(row) > 0][:_MAX_ROWS]
     low, high = _range(rows)
-    labels = [f"{_name(each)}  " for each in rows]
+    labels = [f"{_name(row)}  " for row in rows]
+    filled: PlotlyMarker = {"symbol": "circle", "size": 9, "color": theme.rec}
+    hollow: PlotlyMarker = filled | {"symbol": "circle-open", "line": {"width": 1.5}}
     return PlotlyFigure(
         data=[
             _peers(rows, low, high, theme),
-            _points(rows, "own 95th percentile", [_ratio(e, e.p95_s) for e in rows], high, theme),
-            _points(rows, "own median", [_ratio(e, e.median_s) for e in rows], high, theme),
+            _points(rows, "own 95th percentile", [row.p95_s for row in rows], high, hollow),
+            _points(rows, "own median", [row.median_s for row in rows], high, filled),
         ],
         layout=layout(
             theme,
@@ -57,51 +56,48 @@ def worker_operations(found: Sequence[WorkerOpTimes], name: str, *, theme: Theme
                 ticksuffix=formatting.TIMES,
                 title=title("times the peers' median", theme),
             ),
-            yaxis=axis(
-                theme,
-                range=[max(len(rows), 1) - 0.5, -0.5],
-                tickvals=list(range(len(rows))),
-                ticktext=labels,
-            ),
-            shapes=[_median_line(theme)],
-            annotations=[_value(row, each, theme) for row, each in enumerate(rows)],
+            yaxis=row_axis(labels, theme),
+            shapes=[
+                line_between((1, 1), (0, 1), {"color": theme.ok, "width": 2}) | {"yref": "paper"}
+            ],
+            annotations=[_value(row, of_type, theme) for row, of_type in enumerate(rows)],
         ),
         meta=meta(
             _sentence(found, rows, name),
             ["operation", "number", "own median", "own 95 %", "peers 25 %", "50 %", "75 %"],
-            [_row(each) for each in found],
+            [_row(row) for row in found],
         ),
     )
 
 
-def _peers_median_s(each: WorkerOpTimes) -> float:
-    return each.peers_s[1] if each.peers_s else 0.0
+def _peers_median_s(row: WorkerOpTimes) -> float:
+    return row.peers_s[1] if row.peers_s else 0.0
 
 
-def _name(each: WorkerOpTimes) -> str:
-    return formatting.chart_label(formatting.optype_label(each.optype), max_chars=_MAX_NAME_CHARS)
+def _name(row: WorkerOpTimes) -> str:
+    return formatting.chart_label(formatting.optype_label(row.optype), max_chars=_MAX_NAME_CHARS)
 
 
-def _ratio(each: WorkerOpTimes, value_s: float) -> float:
-    return value_s / _peers_median_s(each)
+def _ratio(row: WorkerOpTimes, value_s: float) -> float:
+    return value_s / _peers_median_s(row)
 
 
 def _range(rows: Sequence[WorkerOpTimes]) -> tuple[float, float]:
-    ratios = [_ratio(each, value) for each in rows for value in (each.median_s, each.p95_s)]
-    quartiles = [_ratio(each, value) for each in rows for value in each.peers_s or ()]
+    ratios = [_ratio(row, value) for row in rows for value in (row.median_s, row.p95_s)]
+    quartiles = [_ratio(row, value) for row in rows for value in row.peers_s or ()]
     low = min([0.8, *ratios, *quartiles])
     return max(0.0, low - 0.05), min(
-        _MAX_RANGE, max([_MIN_RANGE, *(1.06 * each for each in ratios)])
+        _MAX_RANGE, max([_MIN_RANGE, *(1.06 * ratio for ratio in ratios)])
     )
 
 
 def _peers(rows: Sequence[WorkerOpTimes], low: float, high: float, theme: Theme) -> PlotlyTrace:
-    quartiles = [tuple(_ratio(each, value) for value in each.peers_s or ()) for each in rows]
+    quartiles = [tuple(_ratio(row, value) for value in row.peers_s or ()) for row in rows]
     hover_texts = [
-        f"{_name(each)}, the middle half of the peers<br>"
-        f"<b>{formatting.seconds(each.peers_s[0])} to {formatting.seconds(each.peers_s[2])}</b>"
-        for each in rows
-        if each.peers_s
+        f"{_name(row)}, the middle half of the peers<br>"
+        f"<b>{formatting.seconds(row.peers_s[0])} to {formatting.seconds(row.peers_s[2])}</b>"
+        for row in rows
+        if row.peers_s
     ]
     held = [(max(low, first), min(high, last)) for first, _, last in quartiles]
     return {
@@ -120,20 +116,18 @@ def _peers(rows: Sequence[WorkerOpTimes], low: float, high: float, theme: Theme)
 
 
 def _points(
-    rows: Sequence[WorkerOpTimes], name: str, ratios: Sequence[float], high: float, theme: Theme
+    rows: Sequence[WorkerOpTimes],
+    name: str,
+    values_s: Sequence[float],
+    high: float,
+    marker: PlotlyMarker,
 ) -> PlotlyTrace:
-    is_median = name == "own median"
-    values = [each.median_s if is_median else each.p95_s for each in rows]
+    ratios = [_ratio(row, value_s) for row, value_s in zip(rows, values_s, strict=True)]
     hover_texts = [
-        f"{_name(each)}, {name}<br><b>{formatting.seconds(value_s)}</b>, "
+        f"{_name(row)}, {name}<br><b>{formatting.seconds(value_s)}</b>, "
         f"{formatting.ratio(ratio)} of the peers' median"
-        for each, value_s, ratio in zip(rows, values, ratios, strict=True)
+        for row, value_s, ratio in zip(rows, values_s, ratios, strict=True)
     ]
-    marker: PlotlyMarker = (
-        {"symbol": "circle", "size": 9, "color": theme.rec}
-        if is_median
-        else {"symbol": "circle-open", "size": 9, "color": theme.rec, "line": {"width": 1.5}}
-    )
     return {
         "type": "scatter",
         "mode": "markers",
@@ -147,31 +141,17 @@ def _points(
     }
 
 
-def _median_line(theme: Theme) -> PlotlyShape:
-    line: PlotlyLine = {"color": theme.ok, "width": 2}
-    return {"type": "line", "x0": 1, "x1": 1, "yref": "paper", "y0": 0, "y1": 1, "line": line}
+def _value(row: int, of_type: WorkerOpTimes, theme: Theme) -> PlotlyAnnotation:
+    text = formatting.ratio(_ratio(of_type, of_type.median_s))
+    beside: PlotlyAnnotation = {"xref": "paper", "x": 1, "xanchor": "left", "xshift": 10, "y": row}
+    return text_at(beside, text, theme.ink, 12)
 
 
-def _value(row: int, each: WorkerOpTimes, theme: Theme) -> PlotlyAnnotation:
-    return {
-        "xref": "paper",
-        "x": 1,
-        "xanchor": "left",
-        "xshift": 10,
-        "y": row,
-        "text": formatting.ratio(_ratio(each, each.median_s)),
-        "showarrow": False,
-        "font": {"size": 12, "color": theme.ink},
-    }
-
-
-def _row(each: WorkerOpTimes) -> list[Cell]:
-    peers = each.peers_s or (None, None, None)
-    own = [formatting.seconds(each.median_s), formatting.seconds(each.p95_s)]
-    theirs = [
-        formatting.NOT_MEASURED if value is None else formatting.seconds(value) for value in peers
-    ]
-    return [formatting.optype_label(each.optype), each.num_ops, *own, *theirs]
+def _row(row: WorkerOpTimes) -> list[Cell]:
+    peers = row.peers_s or (None, None, None)
+    own = [formatting.seconds(row.median_s), formatting.seconds(row.p95_s)]
+    theirs = [formatting.measured(value_s, formatting.seconds) for value_s in peers]
+    return [formatting.optype_label(row.optype), row.num_ops, *own, *theirs]
 
 
 def _sentence(found: Sequence[WorkerOpTimes], rows: Sequence[WorkerOpTimes], name: str) -> str:
@@ -179,7 +159,7 @@ def _sentence(found: Sequence[WorkerOpTimes], rows: Sequence[WorkerOpTimes], nam
         return f"{name} has no operations in this window."
     if not rows:
         return f"{name} has no peers to be held against."
-    worst = max(rows, key=lambda each: each.total_s * (1 - 1 / max(_ratio(each, each.median_s), 1)))
+    worst = max(rows, key=lambda row: row.total_s * (1 - 1 / max(_ratio(row, row.median_s), 1)))
     times = formatting.ratio(_ratio(worst, worst.median_s))
     own, peers = formatting.seconds(worst.median_s), formatting.seconds(_peers_median_s(worst))
     return (

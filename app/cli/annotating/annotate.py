@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 import typer
 
+from app.cli.options import token_option
 from app.cli.output import printable
 from app.errors import InvalidRequest
 
@@ -14,13 +15,7 @@ if TYPE_CHECKING:
 
 LOCAL_URL = "http://127.0.0.1:8642"
 Url = Annotated[str, typer.Option(envvar="PACELINE_URL", help="The server.")]
-Token = Annotated[
-    str | None,
-    typer.Option(
-        envvar="PACELINE_TOKEN",
-        help="Its token, with the scope ingest or write. Default: the one in the data directory.",
-    ),
-]
+Token = Annotated[str | None, token_option("Its token, with the scope ingest or write")]
 
 
 class AnnotationBody(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -120,11 +115,13 @@ def annotations_path(
 
 def matchers_of(given: Sequence[str]) -> list[dict[str, str]]:
     """Matchers from LABEL=PATTERN."""
-    wrong = [each for each in given if "=" not in each]
-    if wrong:
-        raise InvalidRequest(f"--match {wrong[0]}: want LABEL=PATTERN, such as host=node-7*")
-    split = (each.partition("=") for each in given)
-    return [{"label": label, "pattern": pattern} for label, _, pattern in split]
+    matchers = []
+    for text in given:
+        label, equals, pattern = text.partition("=")
+        if not equals:
+            raise InvalidRequest(f"--match {text}: want LABEL=PATTERN, such as host=node-7*")
+        matchers.append({"label": label, "pattern": pattern})
+    return matchers
 
 
 def add_annotation(server: "QueryClient", path: str, annotation: AnnotationBody) -> str:

@@ -81,7 +81,9 @@ class KubernetesApi:
             InvalidRequest: it refuses.
         """
         if self._version is None:
-            self._version = self._list().metadata.resource_version or "0"
+            with self._opened({"limit": "1"}) as response, _translated():
+                listed = _decoded(response.read(_MAX_LINE_BYTES), KubernetesObject)
+            self._version = listed.metadata.resource_version or "0"
         query = {
             "watch": "1",
             "resourceVersion": self._version,
@@ -93,10 +95,6 @@ class KubernetesApi:
                 event = self._taken(line)
                 if event is not None:
                     yield event
-
-    def _list(self) -> KubernetesObject:
-        with self._opened({"limit": "1"}) as response, _translated():
-            return _decoded(response.read(_MAX_LINE_BYTES), KubernetesObject)
 
     def _taken(self, line: bytes) -> KubernetesObject | None:
         """The event of a line of the stream; None of others."""

@@ -12,22 +12,17 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 import msgspec
 import typer
 
-from app.cli.exporting.source import (
-    LATEST,
-    ExportSource,
-    JobOption,
-    OptionalTrace,
-    Steps,
-    Token,
-    Url,
-    WindowOption,
-)
+from app.cli.exporting import source
 from app.cli.options import MetaFile
-from app.cli.output import printable, say_written, write_json
+from app.cli.output import printable, refuse_to_overwrite, say_written, write_json
+from app.cli.terminal import stderr_console
 from app.errors import InvalidRequest
 
 if TYPE_CHECKING:
     from app.result.window_result import WindowResult
+
+
+GaugePoint = tuple[Mapping[str, str | int], float | None]
 
 
 class OtlpGauge(NamedTuple):
@@ -36,7 +31,7 @@ class OtlpGauge(NamedTuple):
     name: str
     unit: str
     about: str
-    points: tuple[tuple[Mapping[str, str | int], float | None], ...]
+    points: tuple[GaugePoint, ...]
 
 
 class _Attribute(msgspec.Struct):
@@ -57,72 +52,52 @@ def metrics_request(result: "WindowResult", *, at_ns: int, worst: int) -> tuple[
         "paceline.job": result.job.name,
         "paceline.window": result.window.id or "",
     }
-    points = [(gauge, _points(gauge, at_ns)) for gauge in _gauges(result, worst)]
-    metrics = [
-        {
-            "name": gauge.name,
-            "unit": gauge.unit,
-            "description": gauge.about,
-            "gauge": {"dataPoints": known},
-        }
-        for gauge, known in points
-        if known
-    ]
-    request = {
-        "resourceMetrics": [
-            {
-                "resource": {"attributes": _attributes(attributes)},
-                "scopeMetrics": [{"scope": {"name": "paceline"}, "metrics": metrics}],
-            }
-        ]
+    metrics, num_points = [], 0
+    for gauge in _gauges(result, worst):
+        if points := _points(gauge, at_ns):
+            about = {"name": gauge.name, "unit": gauge.unit, "description": gauge.about}
+            metrics.append({**about, "gauge": {"dataPoints": points}})
+            num_points += len(points)
+    of_resource = {
+        "resource": {"attributes": _attributes(attributes)},
+        "scopeMetrics": [{"scope": {"name": "paceline"}, "metrics": metrics}],
     }
-    return request, sum(len(known) for _, known in points)
+    return {"resourceMetrics": [of_resource]}, num_points
+
+
+# Field of a result, name of its gauge, unit and description.
+_OF_JOB = (
+    ("slowdown", "slowdown", "1", "Step time over the ideal."),
+    ("gpu_time_wasted", "gpu_time_wasted", "1", "1 - 1 / slowdown."),
+    ("gpu_hours_lost", "gpu_hours_lost", "h", "In this window."),
+    ("launch_slowdown", "launch_slowdown", "1", "Recorded over simulated."),
+    ("m_w", "worst_workers_share", "1", "M_W."),
+    ("m_s", "last_stage_share", "1", "M_S."),
+)
 
 
 def _gauges(result: "WindowResult", worst: int) -> Iterator[OtlpGauge]:
     from app.cli.exporting.tables import mean_known
 
-    yield _single_gauge(
-        result, "slowdown", "paceline.job.slowdown", "1", "Step time over the ideal."
-    )
-    yield _single_gauge(
-        result, "gpu_time_wasted", "paceline.job.gpu_time_wasted", "1", "1 - 1 / slowdown."
-    )
-    yield _single_gauge(
-        result, "gpu_hours_lost", "paceline.job.gpu_hours_lost", "h", "In this window."
-    )
-    yield _single_gauge(
-        result, "launch_slowdown", "paceline.job.launch_slowdown", "1", "Recorded over simulated."
-    )
-    yield _single_gauge(result, "m_w", "paceline.job.worst_workers_share", "1", "M_W.")
-    yield _single_gauge(result, "m_s", "paceline.job.last_stage_share", "1", "M_S.")
-    discrepancy = result.fidelity.discrepancy
-    yield OtlpGauge(
-        "paceline.simulation.discrepancy", "1", "Low fidelity above 0.05.", (({}, discrepancy),)
-    )
+    for key, name, unit, about in _OF_JOB:
+        yield OtlpGauge(f"paceline.job.{name}", unit, about, (({}, getattr(result, key)),))
+    off: GaugePoint = ({}, result.fidelity.discrepancy)
+    yield OtlpGauge("paceline.simulation.discrepancy", "1", "Low fidelity above 0.05.", (off,))
     kinds = ("recorded", "simulated", "ideal")
     means = tuple(({"kind": kind}, mean_known(getattr(result.step_time_s, kind))) for kind in kinds)
     yield OtlpGauge("paceline.step.duration", "s", "Mean of the window.", means)
-    by_type = tuple(
-        ({"optype": name}, value) for name, value in sorted(result.optype_slowdown.items())
-    )
+    slowdowns = sorted(result.optype_slowdown.items())
+    by_type = tuple(({"optype": name}, slowdown) for name, slowdown in slowdowns)
     yield OtlpGauge("paceline.optype.slowdown", "1", "With this type alone as recorded.", by_type)
     stages = tuple(({"stage": at}, value) for at, value in enumerate(result.stage_slowdown or ()))
     yield OtlpGauge("paceline.stage.slowdown", "1", "With this stage alone as recorded.", stages)
-    yield OtlpGauge(
-        "paceline.worker.slowdown", "1", "Of the slowest.", _worst_workers(result, worst)
-    )
+    slowest = _worst_workers(result, worst)
+    yield OtlpGauge("paceline.worker.slowdown", "1", "Of the slowest.", slowest)
     scores = tuple(({"cause": finding.cause}, finding.score) for finding in result.findings or ())
     yield OtlpGauge("paceline.finding.score", "1", "Why it is slow.", scores)
 
 
-def _single_gauge(result: "WindowResult", key: str, name: str, unit: str, about: str) -> OtlpGauge:
-    return OtlpGauge(name, unit, about, (({}, getattr(result, key)),))
-
-
-def _worst_workers(
-    result: "WindowResult", worst: int
-) -> tuple[tuple[Mapping[str, str | int], float | None], ...]:
+def _worst_workers(result: "WindowResult", worst: int) -> tuple[GaugePoint, ...]:
     found = [
         (-slowdown, dp_rank, stage)
         for dp_rank, row in enumerate(result.worker_slowdown or ())
@@ -154,7 +129,7 @@ _JSON = "application/json"
 
 
 def otlp_metrics(
-    trace_file: OptionalTrace = None,
+    trace_file: source.OptionalTrace = None,
     meta: MetaFile = None,
     out: Annotated[
         Path | None, typer.Option(help="Write one request in JSON here; - is the terminal.")
@@ -163,11 +138,11 @@ def otlp_metrics(
         str | None,
         typer.Option(help="Send it to this collector, such as http://127.0.0.1:4318."),
     ] = None,
-    url: Url = None,
-    token: Token = None,
-    job: JobOption = None,
-    window: WindowOption = LATEST,
-    steps: Steps = None,
+    url: source.Url = None,
+    token: source.Token = None,
+    job: source.JobOption = None,
+    window: source.WindowOption = source.LATEST,
+    steps: source.Steps = None,
     workers: Annotated[
         int, typer.Option(min=0, max=1000, help="How many of the slowest workers to name.")
     ] = 10,
@@ -177,17 +152,14 @@ def otlp_metrics(
     Example: paceline export otlp-metrics --url http://127.0.0.1:8642 --job llm-70b
     --endpoint http://127.0.0.1:4318
     """
-    from app.cli.output import refuse_to_overwrite
-    from app.cli.terminal import stderr_console
-
-    source = ExportSource(trace_file, meta, url, token, job, window, steps).checked()
+    asked = source.ExportSource(trace_file, meta, url, token, job, window, steps).checked()
     if (out is None) == (endpoint is None):
         raise InvalidRequest("name a file with --out, or a collector with --endpoint: one of them")
-    if source.trace is not None:
-        refuse_to_overwrite("--out", out, source.trace, meta)
+    if asked.trace is not None:
+        refuse_to_overwrite("--out", out, asked.trace, meta)
     with stderr_console().status("analysing"):
         at_ns = time.time_ns()
-        request, num_points = metrics_request(source.result(), at_ns=at_ns, worst=workers)
+        request, num_points = metrics_request(asked.result(), at_ns=at_ns, worst=workers)
     points = f"{num_points:,} points"
     if out is not None:
         write_json(request, out)

@@ -7,18 +7,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from app import formatting
-from app.cli.exporting.source import (
-    LATEST,
-    ExportSource,
-    JobOption,
-    OptionalTrace,
-    Steps,
-    Token,
-    Url,
-    WindowOption,
-)
+from app.cli.exporting import source
 from app.cli.options import MetaFile
-from app.cli.output import STANDARD_OUTPUT, say_written, written_whole
+from app.cli.output import STANDARD_OUTPUT, refuse_to_overwrite, say_written, written_whole
+from app.cli.terminal import stderr_console
 from app.errors import InvalidRequest
 
 if TYPE_CHECKING:
@@ -30,13 +22,13 @@ def results(
         Path,
         typer.Option(help="A folder for all tables, or with --table a file; - is standard output."),
     ],
-    trace_file: OptionalTrace = None,
+    trace_file: source.OptionalTrace = None,
     meta: MetaFile = None,
-    url: Url = None,
-    token: Token = None,
-    job: JobOption = None,
-    window: WindowOption = LATEST,
-    steps: Steps = None,
+    url: source.Url = None,
+    token: source.Token = None,
+    job: source.JobOption = None,
+    window: source.WindowOption = source.LATEST,
+    steps: source.Steps = None,
     table: Annotated[
         str | None,
         typer.Option(
@@ -54,19 +46,17 @@ def results(
     Example: paceline export results trace-AR.parquet --table workers --out workers.parquet
     """
     from app.cli.exporting.tables import TABLES, WRITERS
-    from app.cli.output import refuse_to_overwrite
-    from app.cli.terminal import stderr_console
 
-    source = ExportSource(trace_file, meta, url, token, job, window, steps).checked()
+    asked = source.ExportSource(trace_file, meta, url, token, job, window, steps).checked()
     if table is not None and table not in TABLES:
         raise InvalidRequest(f"--table {table[:40]!r}: name one of {', '.join(TABLES)}")
     chosen = form or _by_name(out, table)
     if chosen not in WRITERS:
         raise InvalidRequest(f"--format {chosen[:40]!r}: name one of {', '.join(WRITERS)}")
-    if source.trace is not None and table is not None:
-        refuse_to_overwrite("--out", out, source.trace, meta)
+    if asked.trace is not None and table is not None:
+        refuse_to_overwrite("--out", out, asked.trace, meta)
     with stderr_console().status("analysing"):
-        result = source.result()
+        result = asked.result()
     if table is not None:
         _write_one(table, result, out, chosen)
     else:
@@ -103,7 +93,7 @@ def _write_all(result: "WindowResult", out: Path, form: str) -> None:
             f"{out}: cannot be created ({error.strerror}): choose a folder that you may write to"
         ) from error
     for table in TABLES:
-        with written_whole(out / f"{table}.{form}") as file:
+        path = out / f"{table}.{form}"
+        with written_whole(path) as file:
             WRITERS[form](table, result, file)
-        rows = formatting.plural(count_rows(table, result), "row")
-        say_written(out / f"{table}.{form}", rows)
+        say_written(path, formatting.plural(count_rows(table, result), "row"))

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from app.cli.options import token_option
 from app.errors import InvalidRequest
 
 if TYPE_CHECKING:
@@ -19,13 +20,7 @@ OptionalTrace = Annotated[
     typer.Argument(help="Published parquet trace; or use --url.", metavar="[TRACE.parquet]"),
 ]
 Url = Annotated[str | None, typer.Option(help="Export from this server instead.")]
-Token = Annotated[
-    str | None,
-    typer.Option(
-        envvar="PACELINE_TOKEN",
-        help="Its token, with the scope read. Default: the one in the data directory.",
-    ),
-]
+Token = Annotated[str | None, token_option("Its token, with the scope read")]
 JobOption = Annotated[str | None, typer.Option(help="The job on the server.")]
 WindowOption = Annotated[
     str, typer.Option(help="Its window: latest, 3-1200, or (results) 3-1200..3-1264.")

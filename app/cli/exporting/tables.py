@@ -6,7 +6,7 @@ Unknown values are empty in CSV and null in Parquet.
 import csv
 import io
 from collections.abc import Callable, Iterator, Mapping
-from itertools import product
+from itertools import islice, product
 from typing import Any, BinaryIO, NamedTuple
 
 from app.cli.output import safe_cell
@@ -24,11 +24,6 @@ class ResultTable(NamedTuple):
 
 
 KEY_COLUMNS = {"job": str, "window": str}
-
-
-def key_of(result: WindowResult) -> Row:
-    """The key columns of every row."""
-    return result.job.name, result.window.id
 
 
 _SIZES = ("dp_size", "pp_size", "tp_size", "vpp_size", "dsp_size", "world_size")
@@ -81,10 +76,6 @@ def _workers(result: WindowResult) -> Iterator[Row]:
 
 def _workers_of(result: WindowResult) -> Iterator[tuple[int, int]]:
     return product(range(result.job.dp_size), range(result.job.pp_size))
-
-
-def _dp_ranks(result: WindowResult) -> Iterator[Row]:
-    yield from enumerate(result.dp_rank_slowdown or ())
 
 
 def _stages(result: WindowResult) -> Iterator[Row]:
@@ -157,7 +148,10 @@ TABLES: dict[str, ResultTable] = {
         },
         _workers,
     ),
-    "dp-ranks": ResultTable({"dp_rank": int, "slowdown": float}, _dp_ranks),
+    "dp-ranks": ResultTable(
+        {"dp_rank": int, "slowdown": float},
+        lambda result: enumerate(result.dp_rank_slowdown or ()),
+    ),
     "stages": ResultTable(
         {
             **{"stage": int, "slowdown": float, "share": float},
@@ -209,7 +203,8 @@ def write_parquet(name: str, result: WindowResult, file: BinaryIO) -> None:
     columns = {**KEY_COLUMNS, **TABLES[name].columns}
     schema = pa.schema([(column, kinds[kind]) for column, kind in columns.items()])
     with pq.ParquetWriter(file, schema) as writer:
-        for rows in _chunks(_rows(name, result)):
+        remaining = _rows(name, result)
+        while rows := list(islice(remaining, _ROWS_PER_CHUNK)):
             made = [
                 pa.array(list(values), field.type)
                 for values, field in zip(zip(*rows, strict=True), schema, strict=True)
@@ -226,16 +221,5 @@ def count_rows(name: str, result: WindowResult) -> int:
 
 
 def _rows(name: str, result: WindowResult) -> Iterator[Row]:
-    key = key_of(result)
+    key = (result.job.name, result.window.id)
     return ((*key, *row) for row in TABLES[name].rows(result))
-
-
-def _chunks(rows: Iterator[Row]) -> Iterator[list[Row]]:
-    found: list[Row] = []
-    for row in rows:
-        found.append(row)
-        if len(found) == _ROWS_PER_CHUNK:
-            yield found
-            found = []
-    if found:
-        yield found

@@ -1,24 +1,20 @@
 """`paceline export trace` and `export perfetto`: operations of a file or a server's window."""
 
+import tempfile
+import zipfile
 from collections.abc import Iterator
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from shutil import copyfileobj
+from typing import TYPE_CHECKING, Annotated, BinaryIO
 
 import typer
 
-from app.cli.exporting.source import (
-    LATEST,
-    ExportSource,
-    JobOption,
-    OptionalTrace,
-    Steps,
-    Token,
-    Url,
-    WindowOption,
-)
+from app.cli.exporting import source
 from app.cli.options import MetaFile
-from app.cli.output import STANDARD_OUTPUT, say_written, written_whole
+from app.cli.output import STANDARD_OUTPUT, refuse_to_overwrite, say_written, written_whole
+from app.cli.terminal import stderr_console
+from app.cli.timeline import ChosenSteps, Runs, timeline
 from app.errors import InvalidRequest
 
 if TYPE_CHECKING:
@@ -29,54 +25,48 @@ def trace(
     out: Annotated[
         Path, typer.Option(help="File to write; the meta file goes beside it.", metavar="FILE")
     ],
-    trace_file: OptionalTrace = None,
+    trace_file: source.OptionalTrace = None,
     meta: MetaFile = None,
-    url: Url = None,
-    token: Token = None,
-    job: JobOption = None,
-    window: WindowOption = LATEST,
-    steps: Steps = None,
+    url: source.Url = None,
+    token: source.Token = None,
+    job: source.JobOption = None,
+    window: source.WindowOption = source.LATEST,
+    steps: source.Steps = None,
 ) -> None:
     """Write operations as a published trace: a parquet file and its meta file.
 
     Example: paceline export trace --url http://127.0.0.1:8642 --job llm-70b --out trace-70b.parquet
     """
-    from app.cli.exporting.download import downloaded_trace
-    from app.cli.output import refuse_to_overwrite
+    from pyarrow.parquet import read_metadata
+
     from app.trace.readers.published import collective_files
     from app.trace.readers.published.meta import usual_path
 
     if out == STANDARD_OUTPUT:
         raise InvalidRequest("--out -: a trace is binary, so name a file")
-    source = ExportSource(trace_file, meta, url, token, job, window, steps).checked()
+    asked = source.ExportSource(trace_file, meta, url, token, job, window, steps).checked()
     with ExitStack() as stack:
-        read, about = source.trace, meta
+        read, about = asked.trace, meta
         if read is None:
-            read, about = stack.enter_context(downloaded_trace(source))
+            read, about = stack.enter_context(_downloaded_trace(asked))
         else:
             for written in (out, usual_path(out), collective_files.usual_path(out)):
                 refuse_to_overwrite("--out", written, read, meta)
         _write_trace(read, about, steps, out)
-    say_written(out, f"{_num_operations(out):,} operations")
-
-
-def _num_operations(out: Path) -> int:
-    from pyarrow.parquet import read_metadata
-
-    return int(read_metadata(out).num_rows)
+    say_written(out, f"{read_metadata(out).num_rows:,} operations")
 
 
 def _write_trace(read: Path, meta: Path | None, steps: str | None, out: Path) -> None:
     from app.cli.importing.destinations import save_trace
-    from app.cli.output import written_whole
     from app.cli.trace_input import printable_errors
-    from app.trace.readers.importing import ImportOptions
-    from app.trace.readers.published import collective_files, published_import
+    from app.trace.readers.importing import ImportOptions, OperationImport
+    from app.trace.readers.published import collective_files
     from app.trace.readers.published.meta import trace_name
+    from app.trace.readers.published.trace_files import PublishedImport
     from app.trace.window import parse_step_ranges
 
     with printable_errors():
-        opened = published_import.open_files([read], ImportOptions(meta=meta))
+        opened: OperationImport = PublishedImport([read], ImportOptions(meta=meta))
         with closing(opened):
             described = opened.describe()
             named = described.steps.tolist()
@@ -116,40 +106,102 @@ class _SelectedSteps:
 
 def perfetto(
     out: Annotated[Path, typer.Option(help="File to write.", metavar="FILE.json.gz")],
-    trace_file: OptionalTrace = None,
+    trace_file: source.OptionalTrace = None,
     meta: MetaFile = None,
-    url: Url = None,
-    token: Token = None,
-    job: JobOption = None,
-    window: WindowOption = LATEST,
-    steps: Annotated[
-        str | None, typer.Option(help="Steps, as in 3,5-9. Default: the slowest one.")
-    ] = None,
+    url: source.Url = None,
+    token: source.Token = None,
+    job: source.JobOption = None,
+    window: source.WindowOption = source.LATEST,
+    steps: ChosenSteps = None,
     workers: Annotated[
         str | None, typer.Option(help="Workers as dp rank / stage, as in 0/1,3/*.")
     ] = None,
     ranks: Annotated[
         str | None, typer.Option(help="The same workers by their global ranks, as in 0,8-11.")
     ] = None,
-    runs: Annotated[
-        str | None, typer.Option(help="Some of recorded,simulated,ideal. Default: all three.")
-    ] = None,
+    runs: Runs = None,
 ) -> None:
     """Write the recorded, simulated and ideal timelines, as `paceline timeline` does.
 
     Example: paceline export perfetto --url http://127.0.0.1:8642 --job llm-70b --out t.json.gz
     """
-    from app.cli.exporting.download import download
-    from app.cli.timeline import timeline
-
-    source = ExportSource(trace_file, meta, url, token, job, window).checked()
-    if source.trace is not None:
-        timeline(source.trace, out, meta, steps, workers, ranks, runs)
+    asked = source.ExportSource(trace_file, meta, url, token, job, window).checked()
+    if asked.trace is not None:
+        timeline(asked.trace, out, meta, steps, workers, ranks, runs)
         return
     if out == STANDARD_OUTPUT:
         raise InvalidRequest("--out -: a timeline is binary, so name a file")
-    asked = {"steps": steps, "workers": workers, "ranks": ranks, "runs": runs}
-    query = {name: value for name, value in asked.items() if value is not None}
+    given = {"steps": steps, "workers": workers, "ranks": ranks, "runs": runs}
+    query = {name: value for name, value in given.items() if value is not None}
     with written_whole(out) as file:
-        download(source, source.window_path("/timeline"), query, file)
+        _download(asked, asked.window_path("/timeline"), query, file)
     say_written(out, "open it in https://ui.perfetto.dev")
+
+
+@contextmanager
+def _downloaded_trace(asked: source.ExportSource) -> Iterator[tuple[Path, Path]]:
+    """Temporary trace and meta files of a window on a server."""
+    with tempfile.TemporaryDirectory(prefix="paceline-") as name:
+        folder = Path(name)
+        packed = folder / "window.zip"
+        with _disk_errors(folder), packed.open("wb") as file:
+            _download(asked, asked.window_path("/trace"), {}, file)
+        with _disk_errors(folder):
+            found = _unpacked(packed, folder)
+        yield found
+
+
+def _unpacked(packed: Path, folder: Path) -> tuple[Path, Path]:
+    from app.trace.readers.published.collective_files import usual_path
+
+    trace, meta = folder / "trace-fetched.parquet", folder / "meta-fetched.yaml"
+    try:
+        with zipfile.ZipFile(packed) as archive:
+            _copy(archive, ".parquet", trace)
+            _copy(archive, ".yaml", meta)
+            for member in archive.infolist():
+                if member.filename.startswith("collectives-"):
+                    _take_out(archive, member, usual_path(trace))
+    except (zipfile.BadZipFile, EOFError, StopIteration, NotImplementedError) as error:
+        raise InvalidRequest("the server's answer is not a complete trace: try again") from error
+    return trace, meta
+
+
+def _copy(archive: zipfile.ZipFile, ending: str, to: Path) -> None:
+    """Extract by suffix; names in the archive are not used, as they could point elsewhere."""
+    members = archive.infolist()
+    _take_out(archive, next(one for one in members if one.filename.endswith(ending)), to)
+
+
+def _take_out(archive: zipfile.ZipFile, found: zipfile.ZipInfo, to: Path) -> None:
+    with archive.open(found) as packed, to.open("wb") as file:
+        copyfileobj(packed, file, 1 << 20)
+
+
+@contextmanager
+def _disk_errors(folder: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise InvalidRequest(
+            f"{folder.parent}: cannot store the download ({error.strerror or error}): free some "
+            "space, or set TMPDIR to another folder"
+        ) from error
+
+
+def _download(asked: source.ExportSource, path: str, query: dict[str, str], file: BinaryIO) -> None:
+    """Write the server's answer to a file."""
+    with asked.server() as server:
+        _write_pieces(server.pieces(path, query), file)
+
+
+def _write_pieces(pieces: Iterator[bytes], file: BinaryIO) -> None:
+    """A terminal shows how much has come, as the server may be drawing the rest."""
+    from rich.progress import BarColumn, DownloadColumn, Progress, TimeElapsedColumn
+
+    columns = ("downloading", BarColumn(), DownloadColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=stderr_console(), transient=True) as progress:
+        task = progress.add_task("downloading", total=None)
+        for piece in pieces:
+            progress.advance(task, len(piece))
+            file.write(piece)

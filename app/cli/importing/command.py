@@ -6,12 +6,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from app.cli.options import token_option
 from app.cli.output import printable
+from app.cli.terminal import stderr_console
 from app.cli.trace_input import printable_errors
+from app.formatting import plural
 
 if TYPE_CHECKING:
     from app.cli.importing.options import ImportTarget
-    from app.trace.readers.importing import OperationImport
+    from app.trace.job import Job
+    from app.trace.readers.importing import ImportSummary, OperationImport
 
 
 def import_(
@@ -32,12 +36,7 @@ def import_(
         ),
     ] = None,
     url: Annotated[str | None, typer.Option(help="Push to this server instead.")] = None,
-    token: Annotated[
-        str | None,
-        typer.Option(
-            envvar="PACELINE_TOKEN", help="Its token. Default: the one in the data directory."
-        ),
-    ] = None,
+    token: Annotated[str | None, token_option("Its token")] = None,
     job: Annotated[
         str | None, typer.Option(help="Id of the new job. Default: the name in the files.")
     ] = None,
@@ -73,7 +72,6 @@ def import_(
     paceline import kineto rank*.json.gz --dp 4 --pp 2 --map '^fwd (?P<mb>[0-9]+)$=forward-compute'
     --out trace-mine.parquet
     """
-    from app.cli.importing import screen
     from app.cli.importing.options import (
         ImportTarget,
         distinct_files,
@@ -83,7 +81,7 @@ def import_(
     from app.trace.readers import registry
 
     if format_ == "formats":
-        typer.echo(screen.list_formats())
+        typer.echo(_formats())
         return
     chosen = registry.format_named(format_)
     paths = distinct_files(named)
@@ -96,8 +94,6 @@ def import_(
 
 
 def _import_ops(opened: "OperationImport", target: "ImportTarget", first: Path) -> None:
-    from app.cli.importing import screen
-    from app.cli.terminal import stderr_console
     from app.engine.memory import release_large_blocks
     from app.trace.readers.published.meta import trace_name
 
@@ -106,7 +102,7 @@ def _import_ops(opened: "OperationImport", target: "ImportTarget", first: Path) 
         with stderr_console().status("reading"):
             described = opened.describe()
         job = described.job(target.job or trace_name(target.out or first))
-        typer.echo(screen.describe_import(described, job), err=True)
+        typer.echo(describe_import(described, job), err=True)
         if target.out is not None:
             from app.cli.importing.destinations import save_trace
 
@@ -117,13 +113,33 @@ def _import_ops(opened: "OperationImport", target: "ImportTarget", first: Path) 
 
             typer.echo(push_run(opened, described, job, target))
         else:
-            _describe(opened)
+            # Nothing is said if what is only looked at could be written, too.
+            with stderr_console().status("checking"):
+                for _ in opened.chunks():
+                    pass
 
 
-def _describe(opened: "OperationImport") -> None:
-    """Nothing, if what is only looked at could be written, too."""
-    from app.cli.terminal import stderr_console
+def _formats() -> str:
+    """Every format, one per line."""
+    from app.trace.readers.registry import FORMATS
 
-    with stderr_console().status("checking"):
-        for _ in opened.chunks():
-            pass
+    width = max(map(len, FORMATS))
+    return "\n".join(f"{row.name:{width}}  {row.what}" for row in FORMATS.values())
+
+
+def describe_import(described: "ImportSummary", job: "Job") -> str:
+    """The job and sizes of the files, and the missing data."""
+    sizes = job.parallelism
+    axes = (("dp", sizes.dp_size), ("pp", sizes.pp_size), ("tp", sizes.tp_size))
+    more = (("vpp", sizes.vpp_size), ("dsp", sizes.dsp_size), ("ep", sizes.ep_size))
+    named = [f"{name} {size}" for name, size in (*axes, *(axis for axis in more if axis[1] > 1))]
+    run = f", run {described.run_key}" if described.run_key is not None else ""
+    labels = "".join(f", {key} {value}" for key, value in described.labels.items())
+    counts = (
+        plural(described.num_ops, "operation"),
+        plural(len(described.steps), "step"),
+        plural(len(described.places), "worker"),
+    )
+    first = f"{job.name}{run}{labels}: {', '.join(counts)} ({', '.join(named)})"
+    lacking = [f"- {missing.what}: {missing.cost}" for missing in described.missing]
+    return "\n".join(map(printable, [first, *["The files lack:"] * bool(lacking), *lacking]))

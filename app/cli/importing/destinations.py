@@ -3,6 +3,7 @@
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -71,20 +72,27 @@ def push_run(
         raise InvalidRequest(
             f"--run-key {run_key}: job {server.job_id} has this run already: name a new one"
         )
-    total = described.num_ops
+    ranks, hosts = default_ranks(job), {}
+    for rank, place in described.places.items():
+        ranks[place.dp_rank * job.parallelism.pp_size + place.stage] = rank
+        if place.host is not None:
+            hosts[place.dp_rank, place.stage] = place.host
     with (
         _ended_run(server),
-        pushing.ClientLog() as client_log,
+        pushing.client_warnings() as warnings,
         Progress(console=stderr_console(), transient=True) as progress,
+        server.recorders(
+            job,
+            ranks,
+            run_key=run_key,
+            epoch=epoch,
+            hosts=hosts,
+            max_ops=2 * (_ROWS_PER_CHUNK + MAX_GROUP_ROWS),
+        ) as recorders,
     ):
-        recorders = _recorders(server, described, job, run_key, epoch)
-        bar = progress.add_task("pushing", total=total)
-        try:
-            for num_ops in _push_chunks(opened, described, job, recorders, client_log):
-                progress.advance(bar, num_ops)
-        finally:
-            for recorder in recorders:
-                recorder.close(timeout_s=0.0)
+        bar = progress.add_task("pushing", total=described.num_ops)
+        for num_ops in _push_chunks(opened, described, job, recorders, warnings):
+            progress.advance(bar, num_ops)
     return server.page
 
 
@@ -100,28 +108,17 @@ def _ended_run(server: IngestClient) -> Iterator[None]:
     server.end()
 
 
-def _recorders(
-    server: IngestClient, described: "ImportSummary", job: "Job", run_key: str, epoch: int
-) -> list[paceline_client.Recorder]:
-    ranks, hosts = default_ranks(job), {}
-    for rank, place in described.places.items():
-        ranks[place.dp_rank * job.parallelism.pp_size + place.stage] = rank
-        if place.host is not None:
-            hosts[place.dp_rank, place.stage] = place.host
-    max_ops = 2 * (_ROWS_PER_CHUNK + MAX_GROUP_ROWS)
-    return server.recorders(job, ranks, run_key=run_key, epoch=epoch, hosts=hosts, max_ops=max_ops)
-
-
 def _push_chunks(
     opened: "OperationImport",
     described: "ImportSummary",
     job: "Job",
     recorders: list[paceline_client.Recorder],
-    client_log: pushing.ClientLog,
+    warnings: list[str],
 ) -> Iterator[int]:
     """Yields the number of operations of each part pushed."""
     begin_ns, num_pending = time.time_ns(), 0
-    for chunks in _steps(opened.chunks()):
+    for step, of_step in groupby(opened.chunks(), key=lambda chunk: int(chunk.step[0])):
+        chunks = list(of_step)
         shift_ns = 0
         if not described.has_absolute_times:  # laid end to end, from now on
             shift_ns = begin_ns - min(int(chunk.start_ns.min()) for chunk in chunks)
@@ -133,25 +130,13 @@ def _push_chunks(
             _record(recorder, chunk, chunk.start_ns + shift_ns, job)
         for worker in {(chunk.dp_rank, chunk.stage) for chunk in chunks}:
             recorder = recorders[worker[0] * job.parallelism.pp_size + worker[1]]
-            recorder.step_done(int(chunks[0].step[0]))
+            recorder.step_done(step)
         num_pending += num_ops
         if num_pending >= _ROWS_PER_CHUNK:
-            pushing.deliver(recorders, client_log.messages)
+            pushing.deliver(recorders, warnings)
             num_pending = 0
         yield num_ops
-    pushing.deliver(recorders, client_log.messages)
-
-
-def _steps(chunks: "Iterator[RankRows]") -> "Iterator[list[RankRows]]":
-    """The chunks of each step."""
-    found: list[RankRows] = []
-    for chunk in chunks:
-        if found and chunk.step[0] != found[0].step[0]:
-            yield found
-            found = []
-        found.append(chunk)
-    if found:
-        yield found
+    pushing.deliver(recorders, warnings)
 
 
 def _record(

@@ -73,7 +73,7 @@ def import_options(
     op_types = about.op_types if about else OpTypes()
     from_meta = asdict(about.parallelism) if about else {}
     return ImportOptions(
-        patterns=tuple(_pattern(each, op_types) for each in patterns),
+        patterns=tuple(_pattern(text, op_types) for text in patterns),
         sizes=from_meta | {key: size for key, size in sizes.items() if size is not None},
         op_types=op_types,
         name=name or (about.name if about else None),

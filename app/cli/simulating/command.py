@@ -1,74 +1,152 @@
-"""`paceline simulate`: the trace of a simulated job with known faults."""
+"""`paceline simulate`: the trace of a simulated job with known faults.
+
+An option that would have no effect is an error.
+"""
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.console import Console
 
-from app.cli.simulating import options
-from app.cli.simulating.options import refuse_ignored, refuse_no_parquet
+from app.cli.options import token_option
+from app.cli.output import STANDARD_OUTPUT, write_json
+from app.cli.terminal import stderr_console
 from app.errors import InvalidRequest
 
 if TYPE_CHECKING:
-    from app.synth.restarts import SimulatedRun
+    from app.synth.job import SimulatedRun
 
 
 def simulate(
     context: typer.Context,
-    out: options.Out = None,
-    to: options.To = None,
-    dp: options.Dp = 8,
-    pp: options.Pp = 4,
-    tp: options.Tp = 1,
-    chunks: options.Chunks = 1,
-    microbatches: options.Microbatches = 16,
-    schedule: options.ScheduleName = None,
-    steps: options.Steps = 16,
-    sampled: options.Sampled = None,
-    fault: options.FaultTexts = None,
-    list_faults: options.ListFaults = False,
-    layers: options.Layers = None,
-    hidden: options.Hidden = None,
-    seq_len: options.SeqLen = None,
-    noise: options.NoiseCv = 0.015,
-    tail: options.Tail = "log-normal",
-    gpus_per_host: options.GpusPerHost = 8,
-    clock_offset: options.ClockOffset = 0.0,
-    drift_ppm: options.DriftPpm = 0.0,
-    first_steps: options.FirstSteps = 0,
-    evaluate_every: options.EvaluateEvery = 0,
-    checkpoint_every: options.CheckpointEvery = 0,
-    records_gpus: options.RecordsGpus = False,
-    seed: options.Seed = 1,
-    pace: options.Pace = "1",
-    token: options.Token = None,
-    job: options.JobId = None,
-    straggler_study: options.StragglerStudy = False,
-    json_out: options.JsonOut = None,
-    chart: options.ChartOut = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            help="Write the trace here, with its meta file and truth beside it.",
+            metavar="FILE.parquet",
+        ),
+    ] = None,
+    to: Annotated[
+        str | None, typer.Option(help="Push to this server instead.", metavar="URL")
+    ] = None,
+    dp: Annotated[int, typer.Option(min=1, help="Data-parallel ranks.")] = 8,
+    pp: Annotated[int, typer.Option(min=1, help="Pipeline stages.")] = 4,
+    tp: Annotated[int, typer.Option(min=1, help="Tensor-parallel ranks.")] = 1,
+    chunks: Annotated[int, typer.Option(min=1, help="Model chunks per stage.")] = 1,
+    microbatches: Annotated[int, typer.Option(min=1, help="Micro-batches per step.")] = 16,
+    schedule: Annotated[
+        str | None,
+        typer.Option(
+            help="gpipe, 1f1b, interleaved or zero-bubble. Default: 1f1b, or interleaved if a "
+            "stage has chunks.",
+            metavar="NAME",
+        ),
+    ] = None,
+    steps: Annotated[int, typer.Option(min=1, help="Training steps to record.")] = 16,
+    sampled: Annotated[
+        str | None,
+        typer.Option(
+            help="Record only the first 40 of every 400 steps, as in 40/400.",
+            metavar="RECORDED/EVERY",
+        ),
+    ] = None,
+    fault: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="A fault, as in slow-worker:dp=3,stage=1,factor=1.6,from=20 or "
+            "slow-host:host=host-001,factor=1.4. May be repeated. --list-faults has an example of "
+            "each.",
+            metavar="NAME:KEY=VALUE,...",
+        ),
+    ] = None,
+    list_faults: Annotated[
+        bool, typer.Option("--list-faults", help="Print every fault with its keys, and exit.")
+    ] = False,
+    layers: Annotated[
+        str | None,
+        typer.Option(help="Number of layers, or of each chunk as in 17,16,16,15."),
+    ] = None,
+    hidden: Annotated[int | None, typer.Option(min=1, help="The model's hidden size.")] = None,
+    seq_len: Annotated[int | None, typer.Option(min=1, help="Tokens per micro-batch.")] = None,
+    noise: Annotated[
+        float,
+        typer.Option(min=0, help="Coefficient of variation of computation times."),
+    ] = 0.015,
+    tail: Annotated[
+        str, typer.Option(help="Kind of noise: log-normal, pareto or heavy-tailed.", metavar="KIND")
+    ] = "log-normal",
+    gpus_per_host: Annotated[int, typer.Option(min=1, help="GPUs per host.")] = 8,
+    clock_offset: Annotated[
+        float, typer.Option(min=0, max=3600, help="Largest error of the hosts' clocks, in seconds.")
+    ] = 0.0,
+    drift_ppm: Annotated[
+        float,
+        typer.Option(
+            min=0, max=100_000, help="Largest drift of the hosts' clocks, in us per second."
+        ),
+    ] = 0.0,
+    first_steps: Annotated[
+        int, typer.Option(min=0, help="Number of first steps that take three times as long.")
+    ] = 0,
+    evaluate_every: Annotated[
+        int, typer.Option(min=0, help="Steps between evaluations; 0: none.")
+    ] = 0,
+    checkpoint_every: Annotated[
+        int, typer.Option(min=0, help="Steps between checkpoints; 0: none.")
+    ] = 0,
+    records_gpus: Annotated[
+        bool,
+        typer.Option("--gpus-tell", help="Record the GPUs' clocks and temperatures."),
+    ] = False,
+    seed: Annotated[
+        int, typer.Option(min=0, help="Random seed; the same seed gives the same trace.")
+    ] = 1,
+    pace: Annotated[
+        str, typer.Option(help="With --to: speed relative to real time, or max.")
+    ] = "1",
+    token: Annotated[str | None, token_option("With --to: the server's token")] = None,
+    job: Annotated[
+        str | None, typer.Option(help="With --to: id of the job. Default: made.")
+    ] = None,
+    straggler_study: Annotated[
+        bool,
+        typer.Option(
+            "--straggler-study",
+            help="Print the efficiency of 8 to 100,000 workers that wait for the slowest one.",
+        ),
+    ] = False,
+    json_out: Annotated[
+        Path | None,
+        typer.Option("--json", help="With the study: write it here; - is standard output."),
+    ] = None,
+    chart: Annotated[
+        Path | None,
+        typer.Option(help="With the study: write a chart here.", metavar="FILE.html"),
+    ] = None,
 ) -> None:
     """Simulate a job with known faults: write its trace, and what each fault truly costs.
 
     Example: paceline simulate --fault slow-worker:dp=2,stage=1,factor=1.6 --out trace-slow.parquet
     """
-    refuse_ignored(context)
+    _refuse_ignored(context)
     if straggler_study:
         _print_study(json_out, chart)
         return
     if list_faults:
-        _print_faults()
+        from app.cli.simulating.job import fault_list
+
+        typer.echo(fault_list())
         return
     if (out is None) == (to is None):
         raise InvalidRequest("give either --out FILE.parquet or --to URL")
-    if out is not None:
-        refuse_no_parquet(out)
+    if out is not None and out.suffix != ".parquet":
+        raise InvalidRequest(f"--out {out}: name a FILE.parquet")
     if to is not None:
         _refuse_target(to, job)
 
     from app.cli.simulating import job as described
-    from app.cli.simulating.faults import parse_faults
-    from app.cli.simulating.job import refuse_too_large
     from app.synth.cluster import Cluster
     from app.synth.job import SimulatedJob
     from app.synth.normal_variation import SpecialSteps
@@ -76,13 +154,13 @@ def simulate(
 
     sizes = Parallelism(dp, pp, tp_size=tp, vpp_size=chunks)
     model = described.ModelOptions(layers, hidden, seq_len)
-    parsed = parse_faults(fault or [])
+    parsed = described.parse_faults(fault or [])
     simulated = SimulatedJob(
         sizes,
         microbatches,
         name=_name(out, job),
         costs=described.costs(sizes, model, noise, tail),
-        faults=parsed.faults,
+        faults=tuple(fault for _, fault in parsed.by_text),
         seed=seed,
         schedule=described.schedule_named(schedule, chunks),
         cluster=Cluster(gpus_per_host, clock_offset, drift_ppm),
@@ -91,7 +169,7 @@ def simulate(
         ),
         records_gpus=records_gpus,
     )
-    refuse_too_large(simulated, steps)
+    described.refuse_too_large(simulated, steps)
     attempts = parsed.runs(simulated, described.recorded_steps(steps, sampled))
     if out is not None:
         _write(attempts, out)
@@ -118,7 +196,6 @@ def _write(attempts: "list[SimulatedRun]", out: Path) -> None:
     from rich.progress import track
 
     from app.cli.simulating.output import write_traces
-    from app.cli.terminal import stderr_console
 
     def progress(steps: Sequence[int]) -> Iterable[int]:
         return track(steps, "simulating steps", console=stderr_console(), transient=True)
@@ -142,16 +219,7 @@ def _stream(attempts: "list[SimulatedRun]", url: str, token: str | None, pace: s
     typer.echo(server.page)
 
 
-def _print_faults() -> None:
-    from app.cli.simulating.faults import fault_list
-
-    typer.echo(fault_list())
-
-
 def _print_study(json_out: Path | None, chart: Path | None) -> None:
-    from rich.console import Console
-
-    from app.cli.output import STANDARD_OUTPUT, write_json
     from app.cli.simulating.study import WIDTH as STUDY_WIDTH
     from app.cli.simulating.study import straggler_study, study_table, write_chart
 
@@ -164,3 +232,37 @@ def _print_study(json_out: Path | None, chart: Path | None) -> None:
         # In a narrower console the table would lose digits.
         console.width = max(console.width, STUDY_WIDTH)
         console.print(study_table())
+
+
+_ONLY_WITH_STUDY = ("json_out", "chart")
+_ONLY_WITH_TO = ("pace", "token", "job")
+
+
+def _refuse_ignored(context: typer.Context) -> None:
+    """Check that every given option has an effect."""
+    given = _typed_parameters(context)
+    for alone, with_it in (("straggler_study", _ONLY_WITH_STUDY), ("list_faults", ())):
+        if alone in given:
+            others = [name for name in given if name not in (alone, *with_it)]
+            _refuse(context, others, f"has no effect with {_option_name(context, alone)}")
+            return
+    if "straggler_study" not in given:
+        others = [name for name in given if name in _ONLY_WITH_STUDY]
+        _refuse(context, others, "needs --straggler-study")
+    if "to" not in given:
+        _refuse(context, [name for name in given if name in _ONLY_WITH_TO], "needs --to")
+
+
+def _typed_parameters(context: typer.Context) -> list[str]:
+    """Parameters given on the command line, not by the environment."""
+    sources = {name: context.get_parameter_source(name) for name in context.params}
+    return [name for name, source in sources.items() if source and source.name == "COMMANDLINE"]
+
+
+def _refuse(context: typer.Context, names: list[str], why: str) -> None:
+    if names:
+        raise InvalidRequest(f"{_option_name(context, names[0])} {why}")
+
+
+def _option_name(context: typer.Context, name: str) -> str:
+    return next(param.opts[0] for param in context.command.params if param.name == name)

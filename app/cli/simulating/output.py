@@ -6,7 +6,6 @@ A server gets the operations as real workers would push them.
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from rich.progress import Progress
@@ -17,12 +16,11 @@ from app.cli.output import write_json
 from app.cli.pushing import PacingClock, PushTimeline, ordered_timeline
 from app.cli.terminal import stderr_console
 from app.errors import InvalidRequest
-from app.synth.job import SimulatedJob, StepProgress
+from app.synth.job import SimulatedJob, SimulatedRun, StepProgress
 from app.synth.record import JOB_START_NS, RecordedSteps
-from app.synth.restarts import SimulatedRun
 from app.synth.truth import truth_of
 from app.trace.readers.published import meta, trace_files
-from app.trace.window import NS_PER_S, Ints, Trace
+from app.trace.window import Trace
 
 
 def write_traces(attempts: Sequence[SimulatedRun], out: Path, progress: StepProgress) -> list[str]:
@@ -32,13 +30,13 @@ def write_traces(attempts: Sequence[SimulatedRun], out: Path, progress: StepProg
     """
     lines = []
     for attempt in attempts:
-        path = _path(out, attempt.epoch)
+        is_first = attempt.epoch == 1
+        path = out if is_first else out.with_name(f"{out.stem}-{attempt.epoch}{out.suffix}")
         record = attempt.job.record(attempt.steps, progress=progress)
-        steps, _, first_ns = _began(record)
-        origin_ns = dict(zip(steps.tolist(), first_ns.tolist(), strict=True))
-        trace = trace_of(record)
+        trace, origin_ns = _trace_of(record)
         trace_files.write(trace, record.job, path, hosts=record.hosts, origin_ns=origin_ns)
-        write_json(_truth_of_run(attempt, progress), truth_path(path))
+        truth = {**truth_of(attempt.job, attempt.steps, progress), "epoch": attempt.epoch}
+        write_json(truth, truth_path(path))
         lines.append(f"{path}: {record.num_ops:,} operations in {len(record.steps):,} steps")
     return lines
 
@@ -48,31 +46,11 @@ def truth_path(trace_path: Path) -> Path:
     return trace_path.with_name(f"truth-{meta.trace_name(trace_path)}.json")
 
 
-def trace_of(record: RecordedSteps) -> Trace:
-    """The record as a trace, with times from the first start of each step."""
-    _, position, origin_ns = _began(record)
-    columns = record.columns().items()
-    return Trace(
-        **{name: column for name, column in columns if not name.endswith("_ns")},
-        start_s=(record.start_ns - origin_ns[position]) / NS_PER_S,
-        duration_s=record.duration_ns / NS_PER_S,
-    )
-
-
-def _began(record: RecordedSteps) -> tuple[Ints, Ints, Ints]:
-    """The steps, the step index of each row [rows], and each step's first start."""
-    steps, position = np.unique(record.step, return_inverse=True)
-    origin_ns = np.full(steps.size, np.iinfo(np.int64).max)
-    np.minimum.at(origin_ns, position, record.start_ns)
-    return steps, position, origin_ns
-
-
-def _truth_of_run(attempt: SimulatedRun, progress: StepProgress) -> dict[str, Any]:
-    return {**truth_of(attempt.job, attempt.steps, progress), "epoch": attempt.epoch}
-
-
-def _path(out: Path, epoch: int) -> Path:
-    return out if epoch == 1 else out.with_name(f"{out.stem}-{epoch}{out.suffix}")
+def _trace_of(record: RecordedSteps) -> tuple[Trace, dict[int, int]]:
+    """The record as a trace, and what the times of each step count from."""
+    steps = np.unique(record.step).tolist()
+    trace, origin_ns = record.trace(steps)
+    return trace, dict(zip(steps, origin_ns, strict=True))
 
 
 # Each worker has a thread and a connection of its own, as in training.
@@ -94,12 +72,12 @@ def push_runs(
                 "fewer, or write a file with --out"
             )
     with (
-        pushing.ClientLog() as client_log,
+        pushing.client_warnings() as warnings,
         Progress(console=stderr_console(), transient=True) as progress,
     ):
-        bar = progress.add_task("training", total=sum(len(each.steps) for each in attempts))
+        bar = progress.add_task("training", total=sum(len(attempt.steps) for attempt in attempts))
         for attempt in attempts:
-            for num_steps in _push_run(attempt, server, speed, clock, client_log.messages):
+            for num_steps in _push_run(attempt, server, speed, clock, warnings):
                 progress.advance(bar, num_steps)
 
 
@@ -113,19 +91,18 @@ def _push_run(
     """Yields the number of steps of each part that is pushed and accepted."""
     simulated = attempt.job
     run_key = f"simulate-{time.time_ns()}"
-    recorders = server.recorders(
+    with server.recorders(
         simulated.job,
         default_ranks(simulated.job),
         run_key=run_key,
         epoch=server.register(simulated.job, run_key),
         hosts=simulated.world.hosts,
         max_ops=_MAX_OPS_AT_ONCE + simulated.structure.num_ops * _MAX_STEPS_AT_ONCE,
-    )
-    begin_ns, began_s = time.time_ns(), clock.now_s()
-    try:
+    ) as recorders:
+        begin_ns, began_s = time.time_ns(), clock.now_s()
         for record in _records(simulated, attempt.steps):
             pushing.push(
-                _timeline(record),
+                timeline_of(record),
                 recorders,
                 begin_ns=begin_ns,
                 speed=speed,
@@ -136,9 +113,6 @@ def _push_run(
             )
             pushing.deliver(recorders, warnings)
             yield len(record.steps)
-    finally:
-        for recorder in recorders:
-            recorder.close(timeout_s=0.0)
 
 
 def _records(simulated: SimulatedJob, steps: Sequence[int]) -> Iterator[RecordedSteps]:
@@ -155,11 +129,11 @@ def _records(simulated: SimulatedJob, steps: Sequence[int]) -> Iterator[Recorded
         since_s = record.ended_s + missing * step_s
 
 
-def _timeline(record: RecordedSteps) -> PushTimeline:
+def timeline_of(record: RecordedSteps) -> PushTimeline:
     """The record with times from the start of the job."""
     start_ns = record.start_ns - JOB_START_NS
     return ordered_timeline(
-        trace_of(record),
+        _trace_of(record)[0],
         start_ns=start_ns,
         end_ns=start_ns + record.duration_ns,
         pp_size=record.job.parallelism.pp_size,

@@ -136,8 +136,9 @@ def write_chart(path: Path) -> None:
 
 
 def _tail_fields(tail: Tail) -> dict[str, Any]:
-    named: dict[str, Any] = {"kind": "log-normal" if isinstance(tail, LogNormalTail) else "pareto"}
-    named["cv"] = tail.cv if isinstance(tail, LogNormalTail) else None
-    named["shape"] = tail.shape if isinstance(tail, ParetoTail) else None
-    named["efficiency"] = [tail.efficiency(each) for each in WORKERS]
-    return named
+    return {
+        "kind": "log-normal" if isinstance(tail, LogNormalTail) else "pareto",
+        "cv": tail.cv if isinstance(tail, LogNormalTail) else None,
+        "shape": tail.shape if isinstance(tail, ParetoTail) else None,
+        "efficiency": [tail.efficiency(number) for number in WORKERS],
+    }

@@ -7,9 +7,10 @@ from rich.table import Table
 from rich.text import Text
 
 from app.cli.output import printable
+from app.cli.terminal import plain_table, right_aligned
 from app.cli.terminal.blocks import known
 from app.cli.terminal.result import causes
-from app.formatting import percent, seconds, with_times_sign
+from app.formatting import percent, seconds, upper_first, with_times_sign
 from app.result.arrivals import ArrivalsRecord
 from app.result.profile import ProfileBlock, RankBreakdown, TransfersRecord
 from app.result.window_result import WindowResult
@@ -42,14 +43,10 @@ def _headline(result: WindowResult, profile: ProfileBlock) -> list[RenderableTyp
     first, *others = profile.headline
     lines = [Text(printable(first), style="bold")]
     lines += [
-        Text(f"{_capital(with_times_sign(printable(finding.sentence)))}.", style="bold")
+        Text(f"{upper_first(with_times_sign(printable(finding.sentence)))}.", style="bold")
         for finding in (result.findings or ())[:1]
     ]
     return [*lines, *(Text(printable(sentence)) for sentence in others)]
-
-
-def _capital(sentence: str) -> str:
-    return sentence[:1].upper() + sentence[1:]
 
 
 def _no_verdict(result: WindowResult) -> list[RenderableType]:
@@ -75,29 +72,28 @@ def _refusals(profile: ProfileBlock) -> list[RenderableType]:
 
 def _breakdown(ranks: Sequence[RankBreakdown]) -> RenderableType:
     """The ranks that compute longest and shortest where they do not all fit."""
-    table = Table(box=None, pad_edge=False, header_style="dim")
-    table.add_column("rank", justify="right")
-    for name in ("step", "computing", "exposed comm.", "of it waiting", "hidden comm.", "copying"):
-        table.add_column(name, justify="right")
-    table.add_column("idle", justify="right")
+    names = ("computing", "exposed comm.", "of it waiting", "hidden comm.", "copying", "idle")
     shown = _extremes(ranks)
-    for rank in shown:
-        parts_s = (
-            rank.computing_s,
-            rank.communicating_exposed_s,
-            rank.waiting_s,
-            rank.communicating_hidden_s,
-            rank.copying_s,
-            rank.idle_s,
-        )
-        shares = (_share(part_s, rank.step_s) for part_s in parts_s)
-        table.add_row(f"{rank.rank:,}", seconds(rank.step_s), *shares)
+    rows = ((f"{rank.rank:,}", seconds(rank.step_s), *_shares(rank)) for rank in shown)
+    table = plain_table(right_aligned("rank", "step", *names), rows, header_style="dim")
     if len(shown) == len(ranks):
         return table
     more = (
         f"and {len(ranks) - len(shown):,} ranks that compute longer than some and less than others"
     )
     return Group(table, Text(more, style="dim"))
+
+
+def _shares(rank: RankBreakdown) -> list[str]:
+    parts_s = (
+        rank.computing_s,
+        rank.communicating_exposed_s,
+        rank.waiting_s,
+        rank.communicating_hidden_s,
+        rank.copying_s,
+        rank.idle_s,
+    )
+    return [_share(part_s, rank.step_s) for part_s in parts_s]
 
 
 def _extremes(ranks: Sequence[RankBreakdown]) -> Sequence[RankBreakdown]:
@@ -115,30 +111,24 @@ def _share(part_s: float | None, step_s: float) -> str:
 
 
 def _waited_for(arrivals: ArrivalsRecord) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="dim")
-    for name in ("rank", "others waited for it", "came late", "waited itself"):
-        table.add_column(name, justify="right")
     waited_for_s = [known(waited_s) for waited_s in arrivals.waited_for_s]
     order = sorted(range(len(waited_for_s)), key=lambda at: -waited_for_s[at])
-    for at in order[: _MAX_RANKS // 4]:
-        table.add_row(
+    rows = (
+        (
             f"{arrivals.rank[at]:,}",
             f"{seconds(waited_for_s[at])} a step",
             f"{percent(known(arrivals.late_share[at]))} of the time",
             f"{seconds(known(arrivals.waited_s[at]))} a step",
         )
-    return table
+        for at in order[: _MAX_RANKS // 4]
+    )
+    columns = right_aligned("rank", "others waited for it", "came late", "waited itself")
+    return plain_table(columns, rows, header_style="dim")
 
 
 def _collectives(rows: Sequence[TransfersRecord]) -> RenderableType:
-    table = Table(box=None, pad_edge=False, header_style="dim")
-    for name in ("collective", "group"):
-        table.add_column(name)
-    for name in ("size", "times", "median stay", "transfer", "bandwidth"):
-        table.add_column(name, justify="right")
-    for row in rows[:_MAX_TRANSFERS]:
-        bandwidth = row.bandwidth_bytes_s
-        table.add_row(
+    cells = (
+        (
             # Plain text: names may have brackets, which rich would read as markup.
             Text(printable(row.kind)),
             Text(printable(row.group)),
@@ -146,18 +136,22 @@ def _collectives(rows: Sequence[TransfersRecord]) -> RenderableType:
             f"{row.num_occurrences:,}",
             seconds(row.stay_s),
             "unknown" if row.transfer_s is None else seconds(row.transfer_s),
-            "unknown" if bandwidth is None else f"{_bytes(bandwidth)}/s",
+            _bytes(row.bandwidth_bytes_s, "/s"),
         )
+        for row in rows[:_MAX_TRANSFERS]
+    )
+    numbers = right_aligned("size", "times", "median stay", "transfer", "bandwidth")
+    table = plain_table(["collective", "group", *numbers], cells, header_style="dim")
     if len(rows) <= _MAX_TRANSFERS:
         return table
     return Group(table, Text(f"and {len(rows) - _MAX_TRANSFERS:,} more", style="dim"))
 
 
-def _bytes(number: float | None) -> str:
+def _bytes(number: float | None, per: str = "") -> str:
     if number is None:
         return "unknown"
     size, unit = next((unit for unit in _UNITS if number >= unit[0]), _UNITS[-1])
-    return f"{number / size:.3g} {unit}"
+    return f"{number / size:.3g} {unit}{per}"
 
 
 def _notes(result: WindowResult, profile: ProfileBlock) -> list[RenderableType]:

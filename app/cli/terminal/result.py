@@ -7,13 +7,14 @@ cost, and the cause where one is known. Causes that were checked and ruled out h
 from collections.abc import Sequence
 
 from rich.console import Group, RenderableType
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from app import formatting
 from app.charts.job.headline import missing_ranks_sentence
 from app.charts.job.waits import RankWaits, has_material_waits, rank_waits, remarks
 from app.cli.output import printable
+from app.cli.terminal import plain_table, right_aligned
 from app.cli.terminal.blocks import (
     StepBlocks,
     WorkerHeatmap,
@@ -27,8 +28,7 @@ from app.result.arrivals import ArrivalsRecord
 from app.result.causes import SILENT_WORKER
 from app.result.figures import num_slowest_workers
 from app.result.finding import Finding, RuledOut
-from app.result.step_counts import mean_s
-from app.result.window_result import TopFix, WindowResult
+from app.result.window_result import TopFix, WindowResult, mean_s
 
 Ranks = Sequence[Sequence[int]]
 
@@ -47,7 +47,8 @@ def headline(result: WindowResult, ranks: Ranks | None = None) -> list[Text]:
     """The slowdown and its cost, then the most costly finding, if any."""
     name, slowdown = printable(result.job.name), known(result.slowdown)
     text = f"{name} runs at {format_times(slowdown, 2)} of its ideal"
-    late = [*_late_launches(result, ranks), *_remarks(result)]
+    remarked = [Text(printable(text)) for text in remarks(result)]
+    late = [*_late_launches(result, ranks), *remarked]
     found = _most_costly(result)
     if result.fidelity.verdict == "low" and not found:
         return [Text(f"{text}.", style="bold"), _caveat(result), *late]
@@ -66,10 +67,6 @@ def _most_costly(result: WindowResult) -> list[Text]:
     return ([Text(missing)] if missing else []) + [
         Text(f"{_said(finding.sentence)}.") for finding in findings[:num_first]
     ]
-
-
-def _remarks(result: WindowResult) -> list[Text]:
-    return [Text(printable(text)) for text in remarks(result)]
 
 
 def _caveat(result: WindowResult) -> Text:
@@ -133,23 +130,23 @@ def causes(result: WindowResult) -> list[RenderableType]:
         return []
     return [
         Text("\nCauses", style="bold"),
-        *(_found(result, found) if found is not None else [_verdict_withheld()]),
+        *_found(result, found),
         Text("\nChecked and ruled out", style="bold"),
         _ruled_out(others),
     ]
 
 
-def _found(result: WindowResult, findings: Sequence[Finding]) -> list[Text]:
+def _found(result: WindowResult, findings: Sequence[Finding] | None) -> list[Text]:
+    if findings is None:
+        return [Text("Withheld: the replay differs too much from the record to name a cause.")]
     if not findings:
         return [Text("No known cause fits." if remarks(result) else "None found.")]
-    causes = [
-        Text(
-            f"{finding.cause} ({formatting.confidence(finding.confidence)}): "
-            f"{_said(finding.sentence)}."
-        )
-        for finding in findings
-    ]
-    return [*causes, *_fix(result.advice)]
+    return [*map(_cause, findings), *_fix(result.advice)]
+
+
+def _cause(finding: Finding) -> Text:
+    sure = formatting.confidence(finding.confidence)
+    return Text(f"{finding.cause} ({sure}): {_said(finding.sentence)}.")
 
 
 def _fix(advice: TopFix | None) -> list[Text]:
@@ -159,19 +156,13 @@ def _fix(advice: TopFix | None) -> list[Text]:
     return [Text(f"Fix: {printable(advice.title)}, {gain}. `paceline advise` has more.")]
 
 
-def _verdict_withheld() -> Text:
-    return Text("Withheld: the replay differs too much from the record to name a cause.")
-
-
 def _ruled_out(causes: Sequence[RuledOut]) -> Table:
-    table = Table(box=None, show_header=False, pad_edge=False)
-    table.add_column("cause")
-    table.add_column("reason", style="dim")
-    for ruled_out in causes:
-        doubt = "cannot tell: " if ruled_out.insufficient else ""
-        # Text, not str: rich would read brackets in host names as markup.
-        table.add_row(ruled_out.cause, Text(f"{doubt}{_said(ruled_out.reason)}"))
-    return table
+    # Text, not str: rich would read brackets in host names as markup.
+    rows = (
+        (denied.cause, Text(f"{'cannot tell: ' * denied.insufficient}{_said(denied.reason)}"))
+        for denied in causes
+    )
+    return plain_table(["cause", Column("reason", style="dim")], rows, show_header=False)
 
 
 _MAX_ROWS = 5
@@ -183,20 +174,19 @@ def wait_lines(result: WindowResult) -> list[RenderableType]:
     """The ranks most waited for, if the waits are material."""
     if not has_material_waits(result):
         return []
-    every = rank_waits(result)
-    listed = [each for each in every if each.is_culprit or each.share >= _MIN_SHARE]
-    table = Table(box=None, pad_edge=False)
-    for name in ("rank", "place"):
-        table.add_column(name, no_wrap=True)
-    table.add_column("host", overflow="fold")
-    for name in ("waited for", "of step", "times late", "own delay"):
-        table.add_column(name, justify="right")
-    for each in listed[:_MAX_ROWS]:
-        # Plain text: hosts may have brackets, which rich would read as markup.
-        table.add_row(*map(Text, _row(each)))
+    listed = [
+        waits for waits in rank_waits(result) if waits.is_culprit or waits.share >= _MIN_SHARE
+    ]
+    columns = [
+        Column("rank", no_wrap=True),
+        Column("place", no_wrap=True),
+        Column("host", overflow="fold"),
+        *right_aligned("waited for", "of step", "times late", "own delay"),
+    ]
     return [
         Text("\nWaited for (mean a step, at collectives)", style="bold"),
-        table,
+        # Plain text: hosts may have brackets, which rich would read as markup.
+        plain_table(columns, (map(Text, _row(waits)) for waits in listed[:_MAX_ROWS])),
         *_others_line(listed[_MAX_ROWS:]),
         Text(_occurrences(known(result.arrivals)), style="dim"),
     ]
@@ -209,20 +199,18 @@ def _others_line(left_out: Sequence[RankWaits]) -> list[Text]:
     return [Text(f"{formatting.plural(len(left_out), 'more rank')}, each at {most} or less")]
 
 
-def _row(each: RankWaits) -> list[str]:
-    host = printable(each.host) if each.host else "unknown"
-    gpu = "" if each.local_rank is None else f", GPU {each.local_rank}"
-    late = formatting.percent(each.late_share)
-    own = "unknown" if each.own_delay_s is None else formatting.seconds(max(0.0, each.own_delay_s))
-    share = formatting.percent(each.share)
+def _row(waits: RankWaits) -> list[str]:
+    host = printable(waits.host) if waits.host else "unknown"
+    gpu = "" if waits.local_rank is None else f", GPU {waits.local_rank}"
+    own_s = waits.own_delay_s
     return [
-        str(each.rank),
-        each.place,
+        str(waits.rank),
+        waits.place,
         host + gpu,
-        formatting.seconds(each.waited_for_s),
-        share,
-        late,
-        own,
+        formatting.seconds(waits.waited_for_s),
+        formatting.percent(waits.share),
+        formatting.percent(waits.late_share),
+        "unknown" if own_s is None else formatting.seconds(max(0.0, own_s)),
     ]
 
 
@@ -260,13 +248,10 @@ def summary(result: WindowResult, ranks: Ranks | None = None) -> RenderableType:
 
 def figures(result: WindowResult) -> Table:
     """The figures of the result, with their meaning."""
-    table = Table(box=None, show_header=False, pad_edge=False)
-    table.add_column("figure")
-    table.add_column("value", justify="right")
-    table.add_column("meaning", style="dim")
-    for row in _figure_rows(result):
-        table.add_row(*row)
-    return table
+    meaning = Column("meaning", style="dim")
+    return plain_table(
+        ["figure", *right_aligned("value"), meaning], _figure_rows(result), show_header=False
+    )
 
 
 def _imputed(result: WindowResult) -> list[tuple[str, str, str]]:
@@ -323,19 +308,23 @@ def _which_steps(result: WindowResult) -> str:
 
 def optypes(result: WindowResult) -> list[RenderableType]:
     """A bar for every op type that matters, slowest first, full at 1.5; the others counted."""
-    table = Table(box=None, show_header=False, pad_edge=False)
     slowest_first = sorted(result.optype_slowdown.items(), key=lambda item: -item[1])
     matter = sum(slowdown >= _MIN_SHOWN_SLOWDOWN for _, slowdown in slowest_first)
     shown = max(matter, _MIN_OP_TYPES)
-    for name, slowdown in slowest_first[:shown]:
-        length = round(full_share(slowdown) * _BAR_WIDTH)
-        bar = Text("█" * length, style=share_style(slowdown))
-        table.add_row(name, format_times(slowdown, 3), bar)
+    rows = (
+        (name, format_times(slowdown, 3), Text(_bar(slowdown), style=share_style(slowdown)))
+        for name, slowdown in slowest_first[:shown]
+    )
+    table = plain_table([], rows, show_header=False)
     others = slowest_first[shown:]
     if not others:
         return [table]
     more = f"{len(others):,} more at {format_times(others[0][1], 3)} or less"
     return [table, Text(more, style="dim")]
+
+
+def _bar(slowdown: float) -> str:
+    return "█" * round(full_share(slowdown) * _BAR_WIDTH)
 
 
 def _seconds(seconds: float) -> str:

@@ -1,5 +1,36 @@
 """Which causes are known, and how is each detected? One file per cause.
 
-Read `slow_worker.py` first, as an example.
+Read `slow_worker.py` first, as an example. A file that is put here is found by itself.
 Imported by: diagnosis.
 """
+
+from importlib import import_module
+from pkgutil import iter_modules
+
+from app.diagnosis.detector import Detector
+from app.result.causes import CAUSES
+
+
+def all_detectors(*, by_arrivals: bool) -> tuple[Detector, ...]:
+    """One of each class in this folder that names a cause, in the order of CAUSES.
+
+    Raises:
+        ValueError: a cause has no row in CAUSES.
+    """
+    for module in iter_modules(__path__):
+        import_module(f"{__name__}.{module.name}")
+    order = list(CAUSES)
+    found = [
+        kind()
+        for kind in _subclasses()
+        if "cause" in vars(kind) and kind.by_arrivals is by_arrivals
+    ]
+    return tuple(sorted(found, key=lambda detector: order.index(detector.cause)))
+
+
+def _subclasses() -> list[type[Detector]]:
+    """Of any depth, in this folder."""
+    found = Detector.__subclasses__()
+    for kind in found:  # what is appended comes in its turn
+        found += kind.__subclasses__()
+    return [kind for kind in found if kind.__module__.startswith(f"{__name__}.")]

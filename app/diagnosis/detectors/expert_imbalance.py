@@ -5,6 +5,7 @@ changes with the routing. Uneven sequences look much the same: stages, the balan
 expert-parallel block, and token counts tell them apart.
 """
 
+from collections.abc import Iterator
 from functools import partial
 
 import numpy as np
@@ -28,8 +29,9 @@ from app.diagnosis.evidence.expert_load import (
     ExpertLoad,
     expert_load,
 )
+from app.diagnosis.evidence.usual_steps import usual_steps
 from app.diagnosis.finding import Worker, group_culprits, score
-from app.diagnosis.repair import Repaired, without_factor
+from app.diagnosis.repair import repaired_parts, without_factor
 from app.diagnosis.statistics.persistence import rotation
 from app.engine.what_if import Replayer
 from app.result.finding import Culprit, RuledOut
@@ -47,48 +49,35 @@ class ExpertImbalance(Detector):
 
     @override
     def detect(self, case: Case) -> Suspicion | RuledOut:
-        found = case.cached(expert_load)
+        found = expert_load(case)
         if found is None:
-            return RuledOut(
-                self.cause, "too few computations to tell what varies with the experts' loads", True
+            return self.cannot_tell(
+                "too few computations to tell what varies with the experts' loads"
             )
         figures = _figures(found)
         value = score(1 + found.spread, 1 + MIN_SPREAD, 1 + CERTAIN_SPREAD)
         if not found.varies:
-            return RuledOut(
-                self.cause,
+            reason = (
                 "computations vary, but neighbouring micro-batches alike: no load of experts"
                 if found.varying.any()
                 else "computations of one micro-batch take about as long on all ranks of a stage, "
-                "or forward and backward do not agree which takes longer",
-                score=min(value, 0.49),
-                figures=figures,
+                "or forward and backward do not agree which takes longer"
             )
+            return self.denied(reason, min(value, 0.49), **figures)
         if case.parallelism.ep_size < 2:
-            return _without_experts(found, figures)
-        if found.by_sequences and not found.by_experts:
-            return RuledOut(
-                self.cause,
-                "the computations vary with the sequences of their micro-batch",
-                figures=figures,
+            if found.by_sequences or found.stages_r is None:
+                return self.denied("the job names no experts (ep_size is 1)", **figures)
+            return self.cannot_tell(
+                "computations vary by rank, stage and micro-batch, as uneven experts make them, "
+                "but the job names no experts (ep_size is 1)",
+                **figures,
             )
-        if not found.by_experts:
-            return RuledOut(self.cause, NOT_TOLD_APART, insufficient=True, figures=figures)
-        return _suspicion(case, found, value, figures)
-
-
-def _without_experts(found: ExpertLoad, figures: dict[str, float]) -> RuledOut:
-    """Of a job that does not say that it has experts."""
-    cause = ExpertImbalance.cause
-    if found.by_sequences or found.stages_r is None:
-        return RuledOut(cause, "the job names no experts (ep_size is 1)", figures=figures)
-    return RuledOut(
-        cause,
-        "computations vary by rank, stage and micro-batch, as uneven experts make them, but the "
-        "job names no experts (ep_size is 1)",
-        insufficient=True,
-        figures=figures,
-    )
+        if found.by_experts:
+            return _suspicion(case, found, value, figures)
+        if found.by_sequences:
+            reason = "the computations vary with the sequences of their micro-batch"
+            return self.denied(reason, **figures)
+        return self.cannot_tell(NOT_TOLD_APART, **figures)
 
 
 def _figures(found: ExpertLoad) -> dict[str, float]:
@@ -119,12 +108,13 @@ def _suspicion(case: Case, found: ExpertLoad, value: float, figures: dict[str, f
         confidence=_CONFIDENCE * (1.0 if is_sure else 0.9),
         culprits=culprits,
         wording=partial(finding_sentence, fact + (", and go with the tokens" if by_tokens else "")),
-        repair=lambda group: _repaired(case, group),
-        badness=_badness(case, hottest),
+        repair=lambda group: repaired_parts(group, _repaired(case, group)),
+        # Load of the hottest worker over an even one.
+        badness=case.extended_history.of_window(hottest.max(axis=1)),
         persistence=rotation(hottest.argmax(axis=1)) or "chronic",
         evidence={
             "optypes": ["forward-compute", "backward-compute"],
-            "steps": case.steps[case.usual_steps].tolist(),
+            "steps": case.steps[usual_steps(case)].tolist(),
             **({"dp_ranks": sorted({dp_rank for dp_rank, _ in workers})} if workers else {}),
             **figures,
         },
@@ -148,7 +138,7 @@ def _block_workers(case: Case, found: ExpertLoad) -> list[Worker]:
 
 
 def _fact_of_block(case: Case, culprits: tuple[Culprit, ...], workers: list[Worker]) -> str:
-    levels = case.cached(expert_levels)
+    levels = expert_levels(case)
     mean = 1.0 if levels is None else float(np.mean([levels.worker[each] for each in workers]))
     return (
         f"loads of the experts {ARE} uneven in the expert-parallel block of {names_of(culprits)}: "
@@ -171,28 +161,17 @@ def _of_steps(load: Floats) -> Floats:
     return np.asarray(by_step.reshape(-1, by_step.shape[2]).T)
 
 
-def _badness(case: Case, hottest: Floats) -> Floats:
-    """[steps of the extended history], load of the hottest worker over an even one."""
-    before = np.full(case.extended_history.num_before, np.nan)
-    return np.concatenate([before, hottest.max(axis=1)])
-
-
-def _repaired(case: Case, group: Replayer) -> Repaired:
+def _repaired(case: Case, group: Replayer) -> Iterator[tuple[Ints, Floats]]:
     """Each micro-batch with even loads."""
-    features = case.group_of(group)
-    load = _times_of_group(case, group)
-    rows, durations_s = [np.empty(0, np.int64)], [np.empty((0, group.grid.start_s.shape[1]))]
+    features, load = case.group_of(group), _times_of_group(case, group)
     for side in (features.forward, features.backward):
         if side is None or side.shared.size != load.shape[2]:
             continue
         for stage in range(group.pp_size):
             of_stage = side.rows[stage, side.shared]
-            for part in range(of_stage.shape[1]):
-                own = of_stage[:, part]
-                known: Ints = np.flatnonzero(own >= 0)
+            for part in of_stage.T:
+                known: Ints = np.flatnonzero(part >= 0)
                 lanes = load[:, stage, known].transpose(1, 0, 2).reshape(known.size, -1)
-                recorded_s = group.durations.recorded_s[own[known]]
+                recorded_s = group.durations.recorded_s[part[known]]
                 usual_s = lanes * np.median(recorded_s / lanes, axis=1, keepdims=True)
-                rows.append(own[known])
-                durations_s.append(without_factor(recorded_s, lanes, usual_s))
-    return Repaired(np.concatenate(rows), np.concatenate(durations_s))
+                yield part[known], without_factor(recorded_s, lanes, usual_s)

@@ -5,10 +5,9 @@ single long forward, while noise makes forward and backward long alike. A forwar
 nearly all workers at once, its backward as usual, is a planned collection.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
-from math import lgamma
-from typing import Any
+from math import comb, log
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,91 +22,114 @@ from app.diagnosis.detector import (
     is_plural,
     names_of,
     steps_of,
+    workers_evidence,
 )
-from app.diagnosis.evidence.features import Features
 from app.diagnosis.evidence.interruptions import (
     MIN_PAUSE_RATIO,
-    MIN_S,
     MIN_SHARE_AT_ONCE,
-    ComputationEvents,
+    InterruptionKind,
+    Interruptions,
     among,
-    annotated_launches,
-    annotated_pauses,
-    join_events,
-    long_computations,
+    interruptions_of,
+    joined,
     longer_at_once,
-    no_events,
     stalls,
+    workers_where,
 )
-from app.diagnosis.evidence.stops import MIN_SHARE_OF_EXCESS, long_stops, usual_step_s
-from app.diagnosis.finding import Worker
-from app.diagnosis.repair import delays_repair, durations_repair
+from app.diagnosis.evidence.outliers import outliers
+from app.diagnosis.evidence.stops import LIMITS as STOP_LIMITS
+from app.diagnosis.evidence.stops import long_stops, longest_of, usual_step_s
 from app.diagnosis.statistics.persistence import onset_of_hits
 from app.engine.medians import medians_of_known
 from app.engine.metrics import binomial_tail
-from app.result.finding import Culprit, Persistence, RuledOut
+from app.result.finding import Culprit, RuledOut
 from app.result.sentence import STOP, STOPS
-from app.trace.ops import OP_CODES
-from app.trace.window import Ints
 
-# Probability that chance gives all pauses to so few workers.
-MAX_CHANCE = 0.17
-MAX_SHARE_OF_FEW = 0.34
-# Pauses are planned if this share is in steps where nearly all workers pause.
-MIN_PLANNED_SHARE = 0.8
-# Where a client annotates pauses, or records `gc` operations.
-ANNOTATED_CONFIDENCE = 0.97
 
-_MAX_LISTED = 64
-# Workers with fewer pauses than this share of the most affected one are left out.
-MAX_STRAY_SHARE = 0.1
-# Clients also annotate collections of young objects, a millisecond on every worker in every step:
-# those shorter than this share of the longest are repaired, and show that a worker collects at all,
-# but say nothing of when.
-MIN_SHARE_OF_LONGEST = 0.1
+@dataclass(frozen=True, slots=True)
+class PauseLimits:
+    """Thresholds of gc-pause. All were chosen on made jobs, unless a comment says otherwise."""
+
+    # Healthy noise reaches 3 times the median; medians of few values are inexact.
+    beyond_tails: float = 3.6
+    # Seconds from which pauses within that noise are searched; collections of a whole heap take
+    # 100s of ms (Lin et al., OSDI 2025).
+    pause_s: float = 0.1
+    min_pauses: int = 2
+    # Probability of so many long forwards if both directions were alike: beyond the noise, within.
+    max_chance: float = 0.26
+    max_chance_within_tails: float = 0.02
+    # Once pauses are certain, shorter ones count too while long forwards are so many times, and so
+    # many more, than long backwards. The ratios that are tried:
+    forward_to_backward: float = 4.0
+    min_more_forwards: int = 2
+    ratios: tuple[float, ...] = (3.6, 3.0, 2.5, 2.0, 1.5, 1.25)
+    # Share of a worker's stops in backward or before launches from which garbage is not the cause.
+    max_other_stops: float = 0.2
+    # A stop so many times longer than all others is no collection.
+    min_times_others: float = 3.0
+    # Pauses are planned if this share is in steps where nearly all workers pause;
+    min_planned_share: float = 0.8
+    # a forward long on all workers in a larger share of the steps is how the job computes.
+    max_planned_steps: float = 0.5
+    # Taken as the chance of planned pauses.
+    planned_chance: float = 0.1
+    # A pause in one step of the window is planned if so many steps before it were longer by this
+    # share of its excess, at equal distances of so many steps at least.
+    min_times_before: int = 2
+    min_relative_excess: float = 0.5
+    min_steps_apart: int = 2
+    # Probability that chance gives all pauses to so few workers, and their largest share.
+    max_chance_of_few: float = 0.17
+    max_share_of_few: float = 0.34
+    # Workers with fewer pauses than this share of the most affected one are left out.
+    max_stray_share: float = 0.1
+    # Clients also annotate collections of young objects, a millisecond on every worker in every
+    # step: those shorter than this share of the longest are repaired, and show that a worker
+    # collects at all, but say nothing of when.
+    min_share_of_longest: float = 0.1
+    # Where a client annotates pauses, or records `gc` operations.
+    recorded_score: float = 0.97
+
+
+LIMITS = PauseLimits()
+# Of computations without any time.
+_LEAST_USUAL_S = 1e-9
+# Recorded by the client.
+_NOTED = (InterruptionKind.LATE_BY_GC, InterruptionKind.LONG_BY_GC)
 
 
 @dataclass(frozen=True, slots=True)
 class Pauses:
-    """Pauses by how they were found.
+    """Every paused or late operation: recorded as a collection, or a long forward.
 
-    `annotated` by the client inside computations and `between` them, `in_op` as `gc` operations,
-    `single` as long forwards. `chance` is the probability of so many `single` ones above
-    `certain_ratio` if forward and backward had equal tails. `always`: some forward is long on all
-    workers in most steps, and was left out.
+    `chance` is the probability of so many long forwards above `certain_ratio` if forward and
+    backward had equal tails. `always`: some forward is long on all workers in most steps, and was
+    left out.
     """
 
-    annotated: ComputationEvents
-    between: ComputationEvents
-    in_op: ComputationEvents
-    single: ComputationEvents
+    rows: Interruptions
     certain_ratio: float
     chance: float
     always: bool
 
     @property
-    def in_computations(self) -> ComputationEvents:
-        """Every operation with a pause inside it once."""
-        return join_events([self.annotated, self.in_op, self.single])
+    def is_recorded(self) -> NDArray[np.bool_]:
+        """[rows], annotated by the client or of a `gc` operation."""
+        return np.asarray(self.rows.kind != InterruptionKind.LONG)
 
     @property
-    def all_pauses(self) -> ComputationEvents:
-        """Every paused or late operation."""
-        return join_events([self.in_computations, self.between])
-
-    @property
-    def certain(self) -> ComputationEvents:
+    def certain(self) -> Interruptions:
         """Without the shorter ones, some of which may be noise."""
-        single = self.single.where(self.single.ratio >= self.certain_ratio)
-        return join_events([self.annotated, self.between, self.in_op, single])
+        return self.rows.where(self.is_recorded | (self.rows.ratio >= self.certain_ratio))
 
     @property
-    def full(self) -> ComputationEvents:
+    def full(self) -> Interruptions:
         """The certain ones without collections of young objects."""
-        both = (self.annotated, self.between)
-        limit_s = MIN_SHARE_OF_LONGEST * max(each.excess_s.max(initial=0.0) for each in both)
-        annotated, between = (each.where(each.excess_s >= limit_s) for each in both)
-        return replace(self, annotated=annotated, between=between).certain
+        rows = self.certain
+        is_noted = np.isin(rows.kind, _NOTED)
+        longest_s = rows.excess_s.max(initial=0.0, where=is_noted)
+        return rows.where(~is_noted | (rows.excess_s >= LIMITS.min_share_of_longest * longest_s))
 
 
 class GcPause(Detector):
@@ -118,95 +140,81 @@ class GcPause(Detector):
     @override
     def detect(self, case: Case) -> Suspicion | RuledOut:
         found = gc_pauses(case)
-        if found.all_pauses.size:
+        if found.rows.size:
             return _suspicion(case, found)
         if found.always:
-            return RuledOut(
-                self.cause,
+            return self.cannot_tell(
                 "the same forward computation is longer on all workers in most steps: that may be "
-                "what it computes, and no client reports a pause",
-                insufficient=True,
+                "what it computes, and no client reports a pause"
             )
-        return RuledOut(
-            self.cause,
-            "no forward computation is long while its backward is as usual, as a pause makes it",
+        return self.denied(
+            "no forward computation is long while its backward is as usual, as a pause makes it"
         )
 
 
 def _suspicion(case: Case, found: Pauses) -> Suspicion:
-    inside, between, pauses = found.in_computations, found.between, found.full
+    rows, pauses, is_recorded = found.rows, found.full, found.is_recorded
     every_steps = _period(case, pauses)
     culprits = () if every_steps is not None else _culprits(case, found.certain)
-    is_hit = _steps(case, pauses)
+    is_hit = pauses.in_steps(case)
     onset = onset_of_hits(case.steps, is_hit)
-    persistence: Persistence | None = onset.persistence
-    if every_steps is None and not culprits and persistence == "chronic":
-        persistence = "rotating"
-    score = ANNOTATED_CONFIDENCE if found.all_pauses.size > found.single.size else 1 - found.chance
-    fact = _fact(case, found, every_steps, culprits)
-
+    wanders = every_steps is None and not culprits and onset.persistence == "chronic"
+    score = LIMITS.recorded_score if is_recorded.any() else 1 - found.chance
+    workers = workers_where(pauses.counts(case) > 0)
+    in_op = rows.kind == InterruptionKind.GC_OP
     return Suspicion(
         cause=GcPause.cause,
         score=score,
         confidence=0.97 * score,
         culprits=culprits,
-        wording=partial(finding_sentence, fact),
-        repair=durations_repair(inside.blamed_ops(case, inside.least_s)) if inside.size else None,
-        delays=delays_repair(between.blamed_ops(case, between.excess_s)) if between.size else None,
+        wording=partial(finding_sentence, _fact(case, found, every_steps, culprits)),
+        repair=rows.repair(case) if rows.is_inside.any() else None,
+        delays=rows.delays(case) if not rows.is_inside.all() else None,
         onset_step=onset.onset_step,
         end_step=onset.end_step,
-        persistence=persistence,
-        evidence=_evidence(case, found, every_steps),
-        basis="recorded" if found.annotated.size or found.in_op.size else "concluded",
+        persistence="rotating" if wanders else onset.persistence,
+        evidence={
+            **workers_evidence(workers),
+            "optypes": ["gc"] * bool(in_op.any()) + ["forward-compute"] * (not in_op.all()),
+            "steps": case.steps[is_hit].tolist(),
+            "pauses": pauses.size,
+            "reported_by_client": int(np.isin(rows.kind, _NOTED).sum()),
+            "mean_pause_s": float(pauses.excess_s.mean()),
+            "longest_pause_s": float(pauses.excess_s.max()),
+            "planned": every_steps is not None,
+            "every_steps": every_steps or None,
+        },
+        basis="recorded" if (is_recorded & rows.is_inside).any() else "concluded",
     )
 
 
-def _period(case: Case, pauses: ComputationEvents) -> int | None:
+def _period(case: Case, pauses: Interruptions) -> int | None:
     """Steps between planned collections; 0 if unknown, None if they are not planned."""
-    shared = paused_together(case, pauses)
-    if np.isin(pauses.step, np.flatnonzero(shared)).sum() < MIN_PLANNED_SHARE * pauses.size:
+    paused = pauses.seconds(case).reshape(case.steps.size, -1) > 0
+    is_shared = (paused.mean(axis=1) >= MIN_SHARE_AT_ONCE) & (case.num_workers > 1)
+    at = np.flatnonzero(is_shared)
+    if is_shared[pauses.step].sum() < LIMITS.min_planned_share * pauses.size:
         return None
-    at = np.flatnonzero(shared)
     if at.size == 1:
         return period_before(case, int(at[0])) or 0
     return int(np.gcd.reduce(np.diff(case.steps[at]))) if at.size else 0
 
 
-def _culprits(case: Case, pauses: ComputationEvents) -> tuple[Culprit, ...]:
+def _culprits(case: Case, pauses: Interruptions) -> tuple[Culprit, ...]:
     """The few workers that have all pauses; none where the pauses wander between workers."""
     counts = pauses.counts(case)
-    paused = np.argwhere(counts > MAX_STRAY_SHARE * counts.max(initial=0))
-    if len(paused) > max(1.0, MAX_SHARE_OF_FEW * counts.size) or pauses.size < 2 or counts.size < 2:
+    paused = workers_where(counts > LIMITS.max_stray_share * counts.max(initial=0))
+    is_few = len(paused) <= max(1.0, LIMITS.max_share_of_few * counts.size)
+    if not is_few or pauses.size < LIMITS.min_pauses or counts.size == 1:
         return ()
-    log_chance = _log_comb(counts.size, len(paused))
-    log_chance += pauses.size * np.log(len(paused) / counts.size)
-    if log_chance > np.log(MAX_CHANCE):
+    log_chance = log(comb(counts.size, len(paused)))
+    log_chance += pauses.size * log(len(paused) / counts.size)
+    if log_chance > log(LIMITS.max_chance_of_few):
         return ()
-    return case.culprits(_workers(paused))
+    return case.culprits(paused)
 
 
-def _log_comb(of: int, chosen: int) -> float:
-    """Logarithm of the binomial coefficient."""
-    return lgamma(of + 1) - lgamma(chosen + 1) - lgamma(of - chosen + 1)
-
-
-def _workers(places: Ints) -> list[Worker]:
-    return [(int(dp_rank), int(stage)) for dp_rank, stage in places]
-
-
-def _steps(case: Case, events: ComputationEvents) -> NDArray[np.bool_]:
-    """[steps], whether a worker paused."""
-    is_hit = np.zeros(case.steps.size, np.bool_)
-    is_hit[events.step] = True
-    return is_hit
-
-
-def _fact(
-    case: Case,
-    found: Pauses,
-    every_steps: int | None,
-    culprits: tuple[Culprit, ...],
-) -> str:
+def _fact(case: Case, found: Pauses, every_steps: int | None, culprits: tuple[Culprit, ...]) -> str:
     pauses = found.full
     mean_s = f"for {formatting.seconds(float(pauses.excess_s.mean()))}"
     if every_steps is not None:
@@ -218,39 +226,13 @@ def _fact(
         subject = (
             f"{num_paused:,} different workers {STOP}" if num_paused > 1 else f"A worker {STOPS}"
         )
-    num_steps = int(_steps(case, pauses).sum())
-    in_forward = found.annotated.size + found.in_op.size + found.single.size
-    where = "in a forward computation" if in_forward >= found.between.size else "before a launch"
+    num_steps = int(pauses.in_steps(case).sum())
+    is_inside = found.rows.is_inside
+    where = "in a forward computation" if is_inside.mean() >= 0.5 else "before a launch"
     return (
         f"{subject} {where} {mean_s} on average, as Python does to collect garbage: "
         f"{pauses.size:,} times {steps_of(num_steps, case.steps.size)}"
     )
-
-
-def _evidence(case: Case, found: Pauses, every_steps: int | None) -> dict[str, Any]:
-    pauses = found.full
-    paused = _workers(np.argwhere(pauses.counts(case) > 0))
-    in_forward = found.annotated.size + found.between.size + found.single.size
-    return {
-        "workers": [list(worker) for worker in paused[:_MAX_LISTED]],
-        "num_workers": len(paused),
-        "optypes": ["gc"] * bool(found.in_op.size) + ["forward-compute"] * bool(in_forward),
-        "steps": case.steps[_steps(case, pauses)].tolist(),
-        "pauses": pauses.size,
-        "reported_by_client": found.annotated.size + found.between.size,
-        "mean_pause_s": float(pauses.excess_s.mean()),
-        "longest_pause_s": float(pauses.excess_s.max()),
-        "planned": every_steps is not None,
-        "every_steps": every_steps or None,
-    }
-
-
-# A pause in one step of the window is planned if so many steps before it were as long, at equal
-# distances of at least MIN_STEPS_APART.
-MIN_TIMES_BEFORE = 2
-MIN_STEPS_APART = 2
-# Of the excess of this step, for another one to be as long.
-MIN_RELATIVE_EXCESS = 0.5
 
 
 def period_before(case: Case, position: int) -> int | None:
@@ -260,157 +242,91 @@ def period_before(case: Case, position: int) -> int | None:
     longer_s = history.step_s[:end] - np.median(history.step_s[:end])
     if longer_s[-1] <= 0:
         return None
-    steps = history.steps[:end][longer_s >= MIN_RELATIVE_EXCESS * longer_s[-1]]
-    apart = np.diff(steps)[-MIN_TIMES_BEFORE:]
-    if apart.size < MIN_TIMES_BEFORE or (apart != apart[-1]).any() or apart[-1] < MIN_STEPS_APART:
+    steps = history.steps[:end][longer_s >= LIMITS.min_relative_excess * longer_s[-1]]
+    apart = np.diff(steps)[-LIMITS.min_times_before :]
+    if apart.size < LIMITS.min_times_before or (apart != apart[-1]).any():
         return None
-    return int(apart[-1])
-
-
-# Healthy noise reaches 3 times the median; medians of few values are inexact.
-BEYOND_TAILS = 3.6
-# Pauses within that noise are searched if they take at least so many seconds.
-PAUSE_S = 0.1
-# Probability of so many long forwards if both directions were alike: beyond and within the noise.
-MAX_PAUSE_CHANCE = 0.26
-MAX_CHANCE_WITHIN_TAILS = 0.02
-MIN_PAUSES = 2
-# Once pauses are certain, shorter ones count too while long forwards are so many times, and so many
-# more, than long backwards.
-FORWARD_TO_BACKWARD = 4.0
-MIN_MORE_FORWARDS = 2
-_RATIOS = (1.25, 1.5, 2.0, 2.5, 3.0, BEYOND_TAILS)
-# A stop so many times longer than all others is no collection.
-MIN_TIMES_OTHERS = 3.0
-# The `gc` operation takes no time unless garbage is collected in it: a share of the step.
-GC_SHARE = 0.005
-# Share of a worker's stops in backward or before launches from which garbage is not the cause.
-MAX_OTHER_STOPS = 0.2
-# Taken as the chance of planned pauses.
-MAX_PLANNED_CHANCE = 0.1
-# A forward long on all workers in a larger share of the steps is how the job computes.
-MAX_PLANNED_STEPS = 0.5
+    return int(apart[-1]) if apart[-1] >= LIMITS.min_steps_apart else None
 
 
 def gc_pauses(case: Case) -> Pauses:
     """Pauses in all steps: planned ones may make steps odd."""
-    annotated, in_op = annotated_pauses(case), _in_op(case)
-    between = annotated_launches(case, "gc-pause")
-    found = case.cached(long_computations)
-    found = _without_stop(case, found.where(~among(found, annotated)))
-    shared = longer_at_once(case, found)
-    stops_elsewhere = _stops_elsewhere(case, found.where(~shared))[found.dp_rank, found.stage]
-    steps = np.unique(found.step[shared])
-    always = steps.size > MAX_PLANNED_STEPS * case.steps.size
-    again = steps.size >= MIN_PAUSES or any(period_before(case, int(at)) for at in steps)
-    planned = found.where(shared & again & (not always))
-    single, ratio, chance = _single_pauses(case, found.where(~shared & ~stops_elsewhere))
+    inside, before, in_op, longer = (
+        interruptions_of(case, kind)
+        for kind in (
+            InterruptionKind.LONG_BY_GC,
+            InterruptionKind.LATE_BY_GC,
+            InterruptionKind.GC_OP,
+            InterruptionKind.LONG,
+        )
+    )
+    longer = _without_stop(case, longer.where(~among(longer, inside)))
+    is_shared = longer_at_once(case, longer)
+    steps = np.unique(longer.step[is_shared])
+    always = steps.size > LIMITS.max_planned_steps * case.steps.size
+    again = steps.size >= LIMITS.min_pauses or any(period_before(case, int(at)) for at in steps)
+    planned = longer.where(is_shared & again & (not always))
+    others = longer.where(~is_shared)
+    single, ratio, chance = _single_pauses(case, others.of_workers(~_stops_elsewhere(case, others)))
     if planned.size and not single.size:
-        ratio, chance = MIN_PAUSE_RATIO, MAX_PLANNED_CHANCE
-    return Pauses(annotated, between, in_op, join_events([planned, single]), ratio, chance, always)
+        ratio, chance = MIN_PAUSE_RATIO, LIMITS.planned_chance
+    return Pauses(joined([inside, before, in_op, planned, single]), ratio, chance, always)
 
 
-def _without_stop(case: Case, found: ComputationEvents) -> ComputationEvents:
+def _without_stop(case: Case, longer: Interruptions) -> Interruptions:
     """Without a single stop of a whole step or more, far longer than all other long computations.
 
     Collections of one job are alike; what stops it once and for so long is another cause.
     """
-    stops = [stop for stop in case.cached(long_stops) if stop.workers and not stop.is_all]
+    stops = [stop for stop in long_stops(case) if stop.rows.size and not stop.is_all]
     if not stops:
-        return found
-    longest = max(stops, key=lambda stop: stop.seconds)
-    is_stop = (found.step == longest.at) & (found.excess_s >= MIN_SHARE_OF_EXCESS * longest.seconds)
-    others_s = float(found.excess_s[~is_stop].max(initial=0.0))
-    is_single = longest.seconds >= max(usual_step_s(case), MIN_TIMES_OTHERS * others_s)
-    return found.where(~is_stop) if is_single else found
+        return longer
+    longest = longest_of(stops)
+    least_s = STOP_LIMITS.min_share_of_excess * longest.seconds
+    is_stop = (longer.step == longest.at) & (longer.excess_s >= least_s)
+    others_s = float(longer.excess_s[~is_stop].max(initial=0.0))
+    is_single = longest.seconds >= max(usual_step_s(case), LIMITS.min_times_others * others_s)
+    return longer.where(~is_stop) if is_single else longer
 
 
-def paused_together(case: Case, events: ComputationEvents) -> NDArray[np.bool_]:
-    """[steps], whether nearly all workers paused."""
-    paused = events.seconds(case).reshape(case.steps.size, -1) > 0
-    is_shared: NDArray[np.bool_] = paused.mean(axis=1) >= MIN_SHARE_AT_ONCE
-    return is_shared if paused.shape[1] > 1 else np.zeros_like(is_shared)
-
-
-def _single_pauses(case: Case, found: ComputationEvents) -> tuple[ComputationEvents, float, float]:
-    """Long forwards that are no noise, the ratio from which that is certain, and its chance."""
-    enough = (~found.is_backward).sum() >= MIN_PAUSES
-    for ratio, by_chance in (
-        (BEYOND_TAILS, MAX_PAUSE_CHANCE),
-        (_ratio_of_a_pause(case) if enough else np.inf, MAX_CHANCE_WITHIN_TAILS),
-    ):
-        forward, backward = _counts(found, ratio, np.inf)
-        chance = binomial_tail(forward, forward + backward, 0.5)
-        if forward >= MIN_PAUSES and chance <= by_chance:
-            return found.where(_is_pause(found, _lowest(found, ratio))), ratio, chance
-    return found.where(np.zeros(found.size, np.bool_)), np.inf, 1.0
-
-
-def _stops_elsewhere(case: Case, found: ComputationEvents) -> NDArray[np.bool_]:
+def _stops_elsewhere(case: Case, longer: Interruptions) -> NDArray[np.bool_]:
     """[dp, pp], workers that stop during backward or before launches as well."""
-    stops = case.cached(stalls)
-    far = found.where(found.ratio >= BEYOND_TAILS)
+    stops = stalls(case)
+    far = longer.where(longer.ratio >= LIMITS.beyond_tails)
     forward = far.where(~far.is_backward).counts(case)
     others = stops.late.counts(case) + far.where(far.is_backward).counts(case)
-    mixed = (forward > 0) & (others > 0) & (others >= MAX_OTHER_STOPS * (forward + others))
+    mixed = (forward > 0) & (others > 0) & (others >= LIMITS.max_other_stops * (forward + others))
     return np.asarray(stops.is_stalled | mixed)
 
 
-def _ratio_of_a_pause(case: Case) -> float:
-    """Ratio of a forward with a pause of PAUSE_S to the usual one."""
-    typical_s = np.concatenate([each.median_s[0].ravel() for each in case.outliers])
-    usual_s = medians_of_known(typical_s)
-    return max(MIN_PAUSE_RATIO, 1 + PAUSE_S / float(usual_s))
+def _single_pauses(case: Case, longer: Interruptions) -> tuple[Interruptions, float, float]:
+    """Long forwards that are no noise, the ratio from which that is certain, and its chance."""
+    typical_s = np.concatenate([group.median_s[0].ravel() for group in outliers(case)])
+    usual_s = max(float(medians_of_known(typical_s)), _LEAST_USUAL_S)
+    least_ratio = max(MIN_PAUSE_RATIO, 1 + LIMITS.pause_s / usual_s)
+    for ratio, by_chance in (
+        (LIMITS.beyond_tails, LIMITS.max_chance),
+        (least_ratio, LIMITS.max_chance_within_tails),
+    ):
+        forward, backward = _counts(longer, ratio, np.inf)
+        chance = binomial_tail(forward, forward + backward, 0.5)
+        if forward >= LIMITS.min_pauses and chance <= by_chance:
+            is_pause = ~longer.is_backward & (longer.ratio >= _lowest(longer, ratio))
+            return longer.where(is_pause), ratio, chance
+    return longer.where(np.zeros(longer.size, np.bool_)), np.inf, 1.0
 
 
-def _is_pause(found: ComputationEvents, ratio: float) -> NDArray[np.bool_]:
-    return np.asarray(~found.is_backward & (found.ratio >= ratio))
-
-
-def _counts(found: ComputationEvents, least: float, below: float) -> tuple[int, int]:
+def _counts(longer: Interruptions, least: float, below: float) -> tuple[int, int]:
     """Forwards and backwards with ratios in [least, below)."""
-    far = (found.ratio >= least) & (found.ratio < below)
-    return int((far & ~found.is_backward).sum()), int((far & found.is_backward).sum())
+    far = (longer.ratio >= least) & (longer.ratio < below)
+    return int((far & ~longer.is_backward).sum()), int((far & longer.is_backward).sum())
 
 
-def _lowest(found: ComputationEvents, ratio: float) -> float:
+def _lowest(longer: Interruptions, ratio: float) -> float:
     """The lowest ratio from which long forwards are pauses, at most `ratio`."""
-    for lower in sorted((each for each in _RATIOS if each < ratio), reverse=True):
-        forward, backward = _counts(found, lower, ratio)
-        if forward < FORWARD_TO_BACKWARD * backward + MIN_MORE_FORWARDS:
+    for lower in [tried for tried in LIMITS.ratios if tried < ratio]:
+        forward, backward = _counts(longer, lower, ratio)
+        if forward < LIMITS.forward_to_backward * backward + LIMITS.min_more_forwards:
             return ratio
         ratio = lower
     return ratio
-
-
-def _in_op(case: Case) -> ComputationEvents:
-    """`gc` operations that took time."""
-    return join_events([_of_group(case, *each) for each in enumerate(case.groups)])
-
-
-def _of_group(case: Case, number: int, group: Features) -> ComputationEvents:
-    template, own_s = group.replayer.template, group.replayer.durations.recorded_s
-    if "gc" not in template.type_names:
-        return no_events()
-    rows = np.flatnonzero(template.optype == OP_CODES["gc"])
-    took_s = own_s[rows]
-    is_long = took_s > GC_SHARE * float(group.replayer.simulated_s.mean())
-    if not is_long.any():
-        return no_events()
-    short_s = took_s[~is_long]
-    usual_s = float(np.median(short_s)) if short_s.size else 0.0
-    at, lane = np.nonzero(is_long)
-    dp_rank, step = np.divmod(lane, len(group.steps))
-    return ComputationEvents(
-        group=np.full(at.size, number),
-        row=rows[at],
-        lane=lane,
-        item=np.full(at.size, -1),
-        step=group.positions[step],
-        dp_rank=dp_rank,
-        stage=template.stage[rows[at]],
-        is_backward=np.zeros(at.size, np.bool_),
-        ratio=took_s[at, lane] / max(usual_s, MIN_S),
-        excess_s=took_s[at, lane] - usual_s,
-        least_s=np.full(at.size, usual_s),
-    )

@@ -1,13 +1,14 @@
 """slow-link and flapping-link: a link, network card or dp group is slow, always or in bursts."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
+from typing import ClassVar
 
 import numpy as np
 from typing_extensions import override
 
-from app.diagnosis.case import Case
-from app.diagnosis.culprit_costs import MIN_CULPRIT_COST, culprits_that_cost
+from app.diagnosis.case import Case, evidence
 from app.diagnosis.detector import (
     CostFigures,
     Detector,
@@ -17,10 +18,9 @@ from app.diagnosis.detector import (
     names_of,
     percent,
     plural,
+    workers_evidence,
 )
-from app.diagnosis.evidence.features import Features
 from app.diagnosis.evidence.job_changes import signal_against_others
-from app.diagnosis.evidence.links import SLOW_RATIO
 from app.diagnosis.evidence.network import (
     MAX_WARM_UP_STEPS,
     NetworkTransfers,
@@ -29,24 +29,32 @@ from app.diagnosis.evidence.network import (
 from app.diagnosis.evidence.network_probe import slowdown_of_all
 from app.diagnosis.evidence.network_suspects import (
     NetworkSuspect,
+    any_links,
     common_hosts,
     drop_minor_suspects,
     is_network_wide,
     network_suspects,
 )
+from app.diagnosis.evidence.transfers import SLOW_RATIO
+from app.diagnosis.evidence.usual_steps import is_usual
+from app.diagnosis.features import Features, ops_where
 from app.diagnosis.fidelity import is_recorded
 from app.diagnosis.network_repair import late_posts, slow_transfers
 from app.diagnosis.repair import Repair, Repaired, delays_repair, durations_repair
 from app.diagnosis.statistics.persistence import onset_of_hits
-from app.diagnosis.suspicions import clock_doubt, step_times_delayed, step_times_with
+from app.diagnosis.suspicions import (
+    MIN_CULPRIT_COST,
+    clock_doubt,
+    culprits_that_cost,
+    step_times_delayed,
+    step_times_with,
+)
 from app.engine.medians import median_of
 from app.engine.what_if import Replayer
-from app.result.finding import RuledOut
+from app.result.finding import Culprit, RuledOut
 from app.result.sentence import TAKE
 from app.trace.ops import Axis, OpKind
 from app.trace.window import Floats, Ints
-
-_MAX_LISTED = 64
 
 # From this share of the step on, a network that may be slow everywhere is worth mentioning; the
 # second one where small collectives do not show that it is fast.
@@ -69,202 +77,242 @@ MIN_REGULAR_STEPS, MIN_REGULAR_SHARE = 3, 0.75
 MIN_COST_ALONE = 0.05
 
 
-def suspected_transfers(case: Case, cause: str, *, steady: bool) -> Suspicion | RuledOut:
-    """The suspicion of transfers that are slow all the time (`steady`), or in bursts."""
-    if case.num_workers == 1:
-        return RuledOut(cause, "the only worker exchanges nothing with others")
-    hosts = case.replay.window.hosts
-    if len(hosts) == case.num_workers and len(set(hosts.values())) == 1:
-        only = next(iter(hosts.values()))
-        return RuledOut(cause, f"all workers are on {only}: what they exchange crosses no network")
-    net = case.cached(network_transfers)
-    found = [each for each in case.cached(_suspects) if each.is_steady == steady]
-    if not found:
-        return _none(case, cause, net, steady=steady)
-    lasting = [each for each in found if each.shows_in.sum() >= MIN_STEPS]
-    if not lasting:
-        return RuledOut(cause, _too_few(found), insufficient=True)
-    crossing = [suspect for suspect in lasting if _every_so_many_steps(case, suspect)]
-    lasting = [suspect for suspect in lasting if suspect not in crossing]
-    if not lasting:
-        return _crosses_steps(case, cause, crossing[0])
-    after_begin = [each for each in lasting if not _is_warm_up(case, each)]
-    if not after_begin:
-        reason = "transfers were slow in the first steps only, in which connections are set up"
-        return RuledOut(cause, reason, insufficient=True)
-    significant = [each for each in after_begin if _is_beyond_clocks(case, each)]
-    if not significant:
-        return RuledOut(
-            cause,
-            f"cannot tell: transfers take longer by less than the clocks' error, as "
-            f"{clock_doubt(case)}",
-            insufficient=True,
-            figures={"clock_residual_s": case.replay.clocks.error_s or 0.0},
+Suspects = tuple[NetworkSuspect, ...]
+
+
+class SlowTransfers(Detector):
+    """Transfers that are slow all the time (`steady`), or in bursts."""
+
+    steady: ClassVar[bool]
+
+    @override
+    def detect(self, case: Case) -> Suspicion | RuledOut:
+        if case.num_workers == 1:
+            return self.denied("the only worker exchanges nothing with others")
+        hosts = case.replay.window.hosts
+        if len(hosts) == case.num_workers and len(set(hosts.values())) == 1:
+            [only] = set(hosts.values())
+            return self.denied(f"all workers are on {only}: what they exchange crosses no network")
+        net = network_transfers(case)
+        found = [suspect for suspect in network_suspects(case) if suspect.is_steady == self.steady]
+        if not found:
+            return self._none(case, net)
+        lasting = [suspect for suspect in found if suspect.shows_in.sum() >= MIN_STEPS]
+        if not lasting:
+            if any(suspect.shows_in.any() for suspect in found):
+                return self.cannot_tell("transfers were slow in one step only")
+            reason = "some transfers were slow, but no step has enough of them to stand out"
+            return self.cannot_tell(reason)
+        regular = {suspect: _every_so_many_steps(suspect) for suspect in lasting}
+        if all(regular.values()):
+            worst, every = next(iter(regular.items()))
+            reason = (
+                f"every {every} steps one collective takes {as_ratio(worst.ratio)} as long, as one "
+                "does across an evaluation or a checkpoint: what happens between steps is not "
+                "recorded"
+            )
+            return self.cannot_tell(reason, times_as_long=worst.ratio)
+        # A run's first steps alone are its warm-up.
+        first = 0 if case.extended_history.num_before else MAX_WARM_UP_STEPS
+        after_begin = [
+            suspect
+            for suspect, every in regular.items()
+            if not every and suspect.shows_in[first:].any()
+        ]
+        if not after_begin:
+            reason = "transfers were slow in the first steps only, in which connections are set up"
+            return self.cannot_tell(reason)
+        significant = [suspect for suspect in after_begin if _is_beyond_clocks(suspect)]
+        if not significant:
+            return self.cannot_tell(
+                f"cannot tell: transfers take longer by less than the clocks' error, as "
+                f"{clock_doubt(case)}",
+                clock_residual_s=case.replay.clocks.error_s or 0.0,
+            )
+        judged = _with_own_cost(case, drop_minor_suspects(significant))
+        if not judged:
+            if self.steady and (nothing_faster := self._slow_everywhere(case, net)):
+                return nothing_faster
+            judged = tuple(significant[:1])
+        return self._undecided(judged) or self._suspicion(case, judged)
+
+    def _undecided(self, found: Suspects) -> RuledOut | None:
+        """The reason where slow links are clear, and whose network it is is not."""
+        if not any_links(found).any():
+            return None
+        ratio, slow = as_ratio(found[0].ratio), float(any_links(found).mean())
+        if hosts := common_hosts(found):
+            reason = (
+                f"all links between {hosts[0]} and {hosts[1]} take {ratio} as long as expected: "
+                "which of the two hosts' networks is slow is not known"
+            )
+        elif is_network_wide(found):
+            reason = (
+                f"{percent(slow)} of all links are slow, the worst take {ratio} as long as "
+                "expected, and no single worker or host has all of them: whose network is slow is "
+                "not known"
+            )
+        else:
+            return None
+        return self.cannot_tell(reason, share_of_links_slow=slow, times_as_long=found[0].ratio)
+
+    def _none(self, case: Case, net: NetworkTransfers) -> RuledOut:
+        typical = median_of(net.typical_share) if net.typical_share.size else 0.0
+        cannot_tell = partial(self.cannot_tell, typical_share_slow=typical)
+        alone = "is as fast all the time in this window, and there is no other to compare it with"
+        if len(net.pairs) * case.parallelism.dp_size == 1:
+            return cannot_tell(f"the only link {alone}")
+        if not net.pairs:
+            everywhere = self._slow_everywhere(case, net) if self.steady else None
+            return everywhere or cannot_tell(f"the only dp group {alone}")
+        if not self.steady:
+            reason = "no single link or dp group is slow now and then"
+            return self.denied(reason, typical_share_slow=typical)
+        if net.is_one_workers and not net.is_slow.any():
+            return cannot_tell(
+                "all links of a kind end at one worker and are as fast all the time in this "
+                "window, and there is no other to compare them with"
+            )
+        reason = "no link and no dp group is far slower than the others"
+        return (
+            self._topology(case, net)
+            or self._slow_everywhere(case, net)
+            or self.denied(reason, typical_share_slow=typical)
         )
-    judged = _with_own_cost(case, drop_minor_suspects(case, significant))
-    if not judged:
-        if steady and (nothing_faster := _slow_everywhere(case, net)):
-            return nothing_faster
-        judged = significant[:1]
-    return _undecided(cause, judged) or _suspicion(case, cause, judged, steady=steady)
 
+    def _slow_everywhere(self, case: Case, net: NetworkTransfers) -> RuledOut | None:
+        """The reason where the network takes much of the step and no part of it stands out.
 
-def _undecided(cause: str, found: list[NetworkSuspect]) -> RuledOut | None:
-    """The reason where slow links are clear, and whose network it is is not."""
-    if not any(each.links.any() for each in found):
-        return None
-    ratio = as_ratio(found[0].ratio)
-    slow = float(np.any([each.links for each in found], axis=0).mean())
-    figures = {"share_of_links_slow": slow, "times_as_long": found[0].ratio}
-    if hosts := common_hosts(found):
+        Without anything faster to compare it with, it may be slow everywhere, or be no better.
+        """
+        hosts = net.hosts_of_all
+        of_all = [slowdown_of_all(group.replayer) for group in case.groups]
+        is_doubtful = any(slowdown is None or slowdown >= MIN_DOUBTFUL for slowdown in of_all)
+        least = (MIN_SHARE_OF_HOSTS if hosts else MIN_NETWORK_SHARE)[is_doubtful]
+        usual = is_usual(case) & ~net.is_warm_up
+        if not usual.any():
+            return None
+        total_s = float(case.replay.simulated_s[usual].mean())
+        # One after the other, all transfers of a replica take longer than they can cost.
+        if case.joined(_transferred_s)[usual].mean() < least * total_s:
+            return None
+        [without_s] = step_times_with(case, [_without_network])
+        share = 1 - float(without_s[usual].mean()) / total_s
+        if share < least:
+            return None
+        takes = f"collectives among dp ranks take {percent(share)} of the step"
+        if case.parallelism.pp_size == 1:
+            reason = (
+                f"{takes}; with one stage the data do not show whether a worker's network is slow, "
+                "and whose"
+            )
+        elif hosts:
+            reason = (
+                f"transfers between stages and {takes}; all links between hosts end at "
+                f"{' and '.join(hosts)}, so that no other shows whether they are slow"
+            )
+        else:
+            reason = (
+                f"transfers between stages and {takes}, and no link or dp group is far slower than "
+                "the others: if all are slow, nothing in the job shows it"
+            )
+        return self.cannot_tell(reason, network_share=share)
+
+    def _topology(self, case: Case, net: NetworkTransfers) -> RuledOut | None:
+        """The reason where links of unknown hosts differ as those within and between hosts may."""
+        apart = max((links.apart for links in net.links if links is not None), default=1.0)
+        if len(case.replay.window.hosts) == case.num_workers or apart < MIN_RATIO_APART:
+            return None
         reason = (
-            f"all links between {hosts[0]} and {hosts[1]} take {ratio} as long as expected: which "
-            "of the two hosts' networks is slow is not known"
+            f"some links take {as_ratio(apart)} as long as the fastest ones; without the names of "
+            "hosts, slow links and links between hosts look alike"
         )
-    elif is_network_wide(found):
-        reason = (
-            f"{percent(slow)} of all links are slow, the worst take {ratio} as long as expected, "
-            "and no single worker or host has all of them: whose network is slow is not known"
+        return self.cannot_tell(reason, times_as_long=apart)
+
+    def _suspicion(self, case: Case, found: Suspects) -> Suspicion:
+        """One suspicion for all culprits of the cause, the worst first."""
+        worst = found[0]
+        is_hit = np.any([suspect.shows_in for suspect in found], axis=0)
+        onset = onset_of_hits(case.steps, is_hit)
+        workers = list(dict.fromkeys(worker for suspect in found for worker in suspect.workers))
+        only_group = not worst.has_links
+        # By the ratio; lower for collectives alone, as stages differ in what they exchange.
+        far = 1 - 0.5 * float(np.exp(-2 * max(0.0, worst.ratio - SLOW_RATIO)))
+        score = far * (0.85 if only_group else 0.99)
+        signal = "collective_s" if only_group else "transfer_s"
+        fact = "; ".join(_facts(case, found, TAKE if self.steady else f"now and then {TAKE}"))
+        return Suspicion(
+            cause=self.cause,
+            score=score,
+            confidence=0.97 * score,
+            culprits=_culprits(found),
+            wording=partial(finding_sentence if self.steady else _burst_sentence, fact),
+            repair=_repair(case, found),
+            delays=_late_posts(case, found),
+            min_cost=MIN_COST_ALONE if only_group and case.parallelism.pp_size == 1 else 0.0,
+            # The mean of bursts shows no onset.
+            badness=signal_against_others(case, signal, worst.workers) if self.steady else None,
+            onset_step=onset.onset_step,
+            end_step=onset.end_step,
+            persistence=onset.persistence,
+            onset_form="since" if self.steady else "first",
+            evidence={
+                **workers_evidence(workers),
+                "optypes": _op_types(case, found),
+                "steps": case.steps[is_hit].tolist(),
+                "times_as_long": worst.ratio,
+                "share_slow": float(worst.share[is_hit].mean()),
+                "only_collectives": only_group,
+            },
         )
-    else:
-        return None
-    return RuledOut(cause, reason, insufficient=True, figures=figures)
 
 
-def _is_warm_up(case: Case, suspect: NetworkSuspect) -> bool:
-    """Whether only the first steps of a run show it."""
-    begins = case.extended_history.num_before == 0
-    return begins and not suspect.shows_in[MAX_WARM_UP_STEPS:].any()
+class SlowLink(SlowTransfers):
+    """Transfers far slower than usual all the time since the onset."""
+
+    cause = "slow-link"
+    steady = True
 
 
-def _every_so_many_steps(case: Case, suspect: NetworkSuspect) -> int | None:
+class FlappingLink(SlowTransfers):
+    """Transfers far slower than usual in bursts, and as usual in between."""
+
+    cause = "flapping-link"
+    steady = False
+
+
+def _every_so_many_steps(suspect: NetworkSuspect) -> int | None:
     """Every how many recorded steps one collective of a step is slow, and nothing else: 2 or more.
 
     So is one that begins before an evaluation or a checkpoint and ends after it: it waits for all
     that happens between two steps, which nothing records. None where it is otherwise.
     """
-    slow = np.flatnonzero(suspect.shows_in)
-    if suspect.links.any() or slow.size < MIN_REGULAR_STEPS:
+    net, slow = suspect.network, np.flatnonzero(suspect.shows_in)
+    if suspect.has_links or slow.size < MIN_REGULAR_STEPS:
         return None
     every = int(np.gcd.reduce(np.diff(slow)))
     if every < 2 or slow.size < MIN_REGULAR_SHARE * ((slow[-1] - slow[0]) // every + 1):
         return None
-    share, stages = np.zeros(case.steps.size), np.flatnonzero(suspect.groups.any(axis=1))
-    for group, of_stages in zip(case.groups, case.dp_groups, strict=True):
-        if of_stages is not None:
-            over_s = np.maximum(of_stages.took_s - of_stages.usual_s[:, None], 0.0)
-            over_s = over_s[np.isin(of_stages.stage, stages)]
+    share, stages = np.zeros(suspect.shows_in.size), np.flatnonzero(suspect.groups.any(axis=1))
+    for group, collectives in zip(net.case.groups, net.dp_groups, strict=True):
+        if collectives is not None:
+            over_s = np.maximum(collectives.took_s - collectives.usual_s[:, None], 0.0)
+            over_s = over_s[np.isin(collectives.stage, stages)]
             share[group.positions] = over_s.max(axis=0) / np.maximum(over_s.sum(axis=0), 1e-9)
     return every if share[slow].min() >= MIN_SHARE_OF_ONE else None
 
 
-def _crosses_steps(case: Case, cause: str, suspect: NetworkSuspect) -> RuledOut:
-    every = _every_so_many_steps(case, suspect)
-    reason = (
-        f"every {every} steps one collective takes {as_ratio(suspect.ratio)} as long, as one does "
-        "across an evaluation or a checkpoint: what happens between steps is not recorded"
-    )
-    figures = {"times_as_long": suspect.ratio}
-    return RuledOut(cause, reason, insufficient=True, figures=figures)
-
-
-def _suspects(case: Case) -> list[NetworkSuspect]:
-    return network_suspects(case.cached(network_transfers))
-
-
-def _too_few(found: list[NetworkSuspect]) -> str:
-    if any(each.shows_in.any() for each in found):
-        return "transfers were slow in one step only"
-    return "some transfers were slow, but no step has enough of them to stand out"
-
-
-def _is_beyond_clocks(case: Case, suspect: NetworkSuspect) -> bool:
+def _is_beyond_clocks(suspect: NetworkSuspect) -> bool:
     """Whether its transfers' excess is above the error of the hosts' clocks.
 
     A transfer may begin by one clock and end by another.
     """
-    error_s = case.replay.clocks.error_s
+    net, error_s = suspect.network, suspect.network.case.replay.clocks.error_s
     if error_s is None:
         return True
-    transfers = case.links if suspect.links.any() else case.dp_groups
-    usual_s = [median_of(group.usual_s) for group in transfers if group is not None]
+    transfers = net.links if suspect.has_links else net.dp_groups
+    usual_s = [median_of(of_group.usual_s) for of_group in transfers if of_group is not None]
     return (suspect.ratio - 1) * max(usual_s, default=np.inf) > error_s
-
-
-def _none(case: Case, cause: str, net: NetworkTransfers, *, steady: bool) -> RuledOut:
-    typical = median_of(net.typical_share) if net.typical_share.size else 0.0
-    figures = {"typical_share_slow": typical}
-    alone = "is as fast all the time in this window, and there is no other to compare it with"
-    if len(net.pairs) * case.parallelism.dp_size == 1:
-        return RuledOut(cause, f"the only link {alone}", True, figures=figures)
-    if not net.pairs:
-        only = RuledOut(cause, f"the only dp group {alone}", True, figures=figures)
-        return (_slow_everywhere(case, net) if steady else None) or only
-    if steady and net.is_one_workers and not net.is_slow.any():
-        theirs = "all links of a kind end at one worker and are as fast all the time in this window"
-        reason = f"{theirs}, and there is no other to compare them with"
-        return RuledOut(cause, reason, True, figures=figures)
-    if steady and (slow := _topology(case) or _slow_everywhere(case, net)):
-        return slow
-    reason = (
-        "no link and no dp group is far slower than the others"
-        if steady
-        else "no single link or dp group is slow now and then"
-    )
-    return RuledOut(cause, reason, figures=figures)
-
-
-def _slow_everywhere(case: Case, net: NetworkTransfers) -> RuledOut | None:
-    """The reason where the network takes much of the step and no part of it stands out.
-
-    Without anything faster to compare it with, it may be slow everywhere, or be no better.
-    """
-    hosts = net.hosts_of_all
-    of_all = [slowdown_of_all(group.replayer) for group in case.groups]
-    is_doubtful = any(each is None or each >= MIN_DOUBTFUL for each in of_all)
-    least = (MIN_SHARE_OF_HOSTS if hosts else MIN_NETWORK_SHARE)[is_doubtful]
-    usual = case.is_usual & ~net.is_warm_up
-    if not usual.any():
-        return None
-    total_s = float(case.replay.simulated_s[usual].mean())
-    # One after the other, all transfers of a replica take longer than they can cost.
-    if case.joined(_transferred_s)[usual].mean() < least * total_s:
-        return None
-    [without_s] = step_times_with(case, [_without_network])
-    share = 1 - float(without_s[usual].mean()) / total_s
-    if share < least:
-        return None
-    both = (
-        f"transfers between stages and collectives among dp ranks take {percent(share)} of the step"
-    )
-    if case.parallelism.pp_size == 1:
-        reason = (
-            f"collectives among dp ranks take {percent(share)} of the step; with one stage the "
-            "data do not show whether a worker's network is slow, and whose"
-        )
-    elif hosts:
-        reason = (
-            f"{both}; all links between hosts end at {' and '.join(hosts)}, so that no other shows "
-            "whether they are slow"
-        )
-    else:
-        reason = (
-            f"{both}, and no link or dp group is far slower than the others: if all are slow, "
-            "nothing in the job shows it"
-        )
-    return RuledOut("slow-link", reason, insufficient=True, figures={"network_share": share})
-
-
-def _topology(case: Case) -> RuledOut | None:
-    """The reason where links of unknown hosts differ as those within and between hosts may."""
-    apart = max((each.apart for each in case.links if each is not None), default=1.0)
-    if len(case.replay.window.hosts) == case.num_workers or apart < MIN_RATIO_APART:
-        return None
-    reason = (
-        f"some links take {as_ratio(apart)} as long as the fastest ones; without the names of "
-        "hosts, slow links and links between hosts look alike"
-    )
-    return RuledOut("slow-link", reason, insufficient=True, figures={"times_as_long": apart})
 
 
 def _transferred_s(group: Features) -> Floats:
@@ -275,12 +323,12 @@ def _transferred_s(group: Features) -> Floats:
 
 def _network_rows(group: Replayer) -> Ints:
     """Operations between stages and among dp ranks."""
-    wanted = group.template.op_types.flags(
+    return ops_where(
+        group.template,
         lambda spec: (
             spec.kind is OpKind.P2P or (spec.kind is OpKind.COLLECTIVE and spec.axis is Axis.DP)
-        )
+        ),
     )
-    return np.flatnonzero(wanted[group.template.optype])
 
 
 def _without_network(group: Replayer) -> Repaired:
@@ -288,80 +336,38 @@ def _without_network(group: Replayer) -> Repaired:
     return Repaired(rows, np.zeros((rows.size, group.grid.start_s.shape[1])))
 
 
-def _suspicion(case: Case, cause: str, found: list[NetworkSuspect], *, steady: bool) -> Suspicion:
-    """One suspicion for all culprits of the cause, the worst first."""
-    verb = TAKE if steady else f"now and then {TAKE}"
-    worst = found[0]
-    is_hit = np.any([each.shows_in for each in found], axis=0)
-    onset = onset_of_hits(case.steps, is_hit)
-    culprits = tuple(dict.fromkeys(culprit for each in found for culprit in each.culprits))
-    workers = list(dict.fromkeys(worker for each in found for worker in each.workers))
-    only_group = not worst.links.any()
-    score = _score(worst)
-
-    fact = "; ".join(_facts(case, found, verb))
-
-    return Suspicion(
-        cause=cause,
-        score=score,
-        confidence=0.97 * score,
-        culprits=culprits,
-        wording=partial(finding_sentence if steady else _burst_sentence, fact),
-        repair=case.cached_for(_repair, tuple(found)),
-        delays=case.cached_for(_late_posts, tuple(found)),
-        min_cost=MIN_COST_ALONE if only_group and case.parallelism.pp_size == 1 else 0.0,
-        # The mean of bursts shows no onset.
-        badness=signal_against_others(case, _signal(worst), worst.workers) if steady else None,
-        onset_step=onset.onset_step,
-        end_step=onset.end_step,
-        persistence=onset.persistence,
-        onset_form="since" if steady else "first",
-        evidence={
-            "workers": [list(worker) for worker in workers[:_MAX_LISTED]],
-            "num_workers": len(workers),
-            "optypes": _op_types(case, found),
-            "steps": case.steps[is_hit].tolist(),
-            "times_as_long": worst.ratio,
-            "share_slow": float(worst.share[is_hit].mean()),
-            "only_collectives": only_group,
-        },
-    )
+def _culprits(found: Sequence[NetworkSuspect]) -> tuple[Culprit, ...]:
+    return tuple(dict.fromkeys(culprit for suspect in found for culprit in suspect.culprits))
 
 
-def _with_own_cost(case: Case, found: list[NetworkSuspect]) -> list[NetworkSuspect]:
+def _with_own_cost(case: Case, found: Sequence[NetworkSuspect]) -> Suspects:
     """The suspects whose own repair wins back time, the worst first; none if all win nothing."""
     kept = culprits_that_cost(
-        case, len(found), lambda chosen: _repair(case, tuple(found[at] for at in chosen))
+        case,
+        len(found),
+        lambda chosen: durations_repair(slow_transfers([found[at] for at in chosen])),
     )
     left = tuple(found[at] for at in kept)
-    [repaired_s] = step_times_with(case, [case.cached_for(_repair, left)])
+    [repaired_s] = step_times_with(case, [_repair(case, left)])
     is_cheap = 1 - repaired_s.mean() / case.replay.simulated_s.mean() < MIN_CULPRIT_COST
-    return [] if is_cheap and case.cached_for(_late_posts, left) is None else list(left)
+    return () if is_cheap and _late_posts(case, left) is None else left
 
 
-def _repair(case: Case, found: tuple[NetworkSuspect, ...]) -> Repair:
-    return durations_repair(slow_transfers(case, list(found)))
+@evidence
+def _repair(_: Case, found: Suspects) -> Repair:
+    return durations_repair(slow_transfers(found))
 
 
-def _late_posts(case: Case, found: tuple[NetworkSuspect, ...]) -> Repair | None:
+@evidence
+def _late_posts(case: Case, found: Suspects) -> Repair | None:
     """Late posts of slow transfers, where they matter and the record has them."""
-    if not any(each.links.any() for each in found):
+    if not any(suspect.has_links for suspect in found):
         return None
-    delays, without_s = delays_repair(late_posts(case, list(found))), case.replay.simulated_s
+    delays, without_s = delays_repair(late_posts(found)), case.replay.simulated_s
     with_s = step_times_delayed(case, delays)
     if with_s.mean() < (1 + MIN_LATE_SHARE) * without_s.mean():
         return None
     return delays if is_recorded(case, with_s, without_s) else None
-
-
-def _signal(worst: NetworkSuspect) -> str:
-    return "transfer_s" if worst.links.any() else "collective_s"
-
-
-def _score(worst: NetworkSuspect) -> float:
-    """0..1 by the ratio; lower for collectives alone, as stages differ in what they exchange."""
-    far = 1 - 0.5 * float(np.exp(-2 * max(0.0, worst.ratio - SLOW_RATIO)))
-    return far * (0.85 if not worst.links.any() else 0.99)
 
 
 # More suspects of a kind share a clause, or are counted.
@@ -381,16 +387,16 @@ def _is_between(suspect: NetworkSuspect) -> bool:
     )
 
 
-def _facts(case: Case, found: list[NetworkSuspect], verb: str) -> list[str]:
+def _facts(case: Case, found: Suspects, verb: str) -> list[str]:
     """A clause for each suspect, the worst first; many workers, hosts or dp groups share one."""
     kinds: dict[str, list[NetworkSuspect]] = {}
-    for each in found:
-        kind = "pairs" if _is_pair(each) else "ends" if each.links.any() else "groups"
-        kinds.setdefault(kind, []).append(each)
+    for suspect in found:
+        kind = "pairs" if _is_pair(suspect) else "ends" if suspect.has_links else "groups"
+        kinds.setdefault(kind, []).append(suspect)
     facts = []
     for kind, alike in kinds.items():
         if kind == "pairs" or len(alike) <= _MAX_CLAUSES:
-            facts += [_fact(case, [each], verb) for each in alike[:_MAX_CLAUSES]]
+            facts += [_fact(case, [suspect], verb) for suspect in alike[:_MAX_CLAUSES]]
         else:
             facts.append(_fact(case, alike, verb))
     more = len(kinds.get("pairs", [])) - _MAX_CLAUSES
@@ -398,31 +404,31 @@ def _facts(case: Case, found: list[NetworkSuspect], verb: str) -> list[str]:
 
 
 def _fact(case: Case, alike: list[NetworkSuspect], verb: str) -> str:
-    worst = alike[0]
-    culprits = tuple(dict.fromkeys(culprit for each in alike for culprit in each.culprits))
-    least, most = (as_ratio(pick(each.ratio for each in alike)) for pick in (min, max))
-    ratio = most if least == most else f"{least} to {most}"
-    share = f"{verb} {ratio} as long as those of other links"
+    worst, culprits = alike[0], _culprits(alike)
+    least, most = (as_ratio(pick(suspect.ratio for suspect in alike)) for pick in (min, max))
+    takes = f"{verb} {most if least == most else f'{least} to {most}'} as long as"
     if _is_pair(worst):
-        return f"Transfers between {names_of(culprits)} {share}, in both directions"
+        return (
+            f"Transfers between {names_of(culprits)} {takes} those of other links, in both "
+            "directions"
+        )
     if _is_between(worst):
         one, other = sorted({stage for _, stage in worst.workers})
         ranks = sorted({dp_rank for dp_rank, _ in worst.workers})
         on = "all dp ranks"
         if len(ranks) < case.parallelism.dp_size:
             on = f"dp ranks {ranks[0]} to {ranks[-1]}"
-        return f"Transfers between stages {one} and {other} on {on} {share}"
-    if worst.links.any():
-        return f"All transfers of {names_of(culprits)} {share}"
+        return f"Transfers between stages {one} and {other} on {on} {takes} those of other links"
+    if worst.has_links:
+        return f"All transfers of {names_of(culprits)} {takes} those of other links"
     if case.parallelism.pp_size == 1:
         return (
-            f"Collectives among all dp ranks {verb} {ratio} as long as in other steps; with one "
-            "stage the data do not show whose network is slow"
+            f"Collectives among all dp ranks {takes} in other steps; with one stage the data do "
+            "not show whose network is slow"
         )
     return (
-        f"Collectives among the dp ranks of {names_of(culprits, case.parallelism.pp_size)} {verb} "
-        f"{ratio} as long as usual, and transfers between the stages do not, so that no single "
-        "worker can be named"
+        f"Collectives among the dp ranks of {names_of(culprits, case.parallelism.pp_size)} {takes} "
+        "usual, and transfers between the stages do not, so that no single worker can be named"
     )
 
 
@@ -432,33 +438,14 @@ def _burst_sentence(fact: str, costs: CostFigures) -> str:
     return finding_sentence(f"{fact}{first}", replace(costs, onset_step=None))
 
 
-def _op_types(case: Case, found: list[NetworkSuspect]) -> list[str]:
-    types = case.replay.window.job.op_types
-    codes: set[int] = set()
-    for links, groups, group in zip(case.links, case.dp_groups, case.groups, strict=True):
-        if links is not None and any(each.links.any() for each in found):
-            template = group.replayer.template
-            codes |= set(template.optype[np.concatenate([links.low, links.high])].tolist())
-        if groups is not None and any(each.groups.any() for each in found):
-            codes |= set(group.replayer.template.optype[groups.rows].tolist())
+def _op_types(case: Case, found: Suspects) -> list[str]:
+    net, types, codes = found[0].network, case.replay.window.job.op_types, set[int]()
+    has_links = any(suspect.has_links for suspect in found)
+    has_groups = any(suspect.groups.any() for suspect in found)
+    for group, links, collectives in zip(case.groups, net.links, net.dp_groups, strict=True):
+        optype = group.replayer.template.optype
+        if links is not None and has_links:
+            codes |= set(optype[np.concatenate([links.low, links.high])].tolist())
+        if collectives is not None and has_groups:
+            codes |= set(optype[collectives.rows].tolist())
     return [types.name(code) for code in sorted(codes)]
-
-
-class SlowLink(Detector):
-    """Transfers far slower than usual all the time since the onset."""
-
-    cause = "slow-link"
-
-    @override
-    def detect(self, case: Case) -> Suspicion | RuledOut:
-        return suspected_transfers(case, self.cause, steady=True)
-
-
-class FlappingLink(Detector):
-    """Transfers far slower than usual in bursts, and as usual in between."""
-
-    cause = "flapping-link"
-
-    @override
-    def detect(self, case: Case) -> Suspicion | RuledOut:
-        return suspected_transfers(case, self.cause, steady=False)

@@ -4,13 +4,21 @@ Forward and backward times of a worker correlate (r) and vary beyond noise (CV, 
 variation). Healthy workers reach r = 0.92 by clock noise alone, and a CV of 0.015 to 0.03.
 """
 
+from collections.abc import Iterator
 from functools import partial
 
 import numpy as np
 from typing_extensions import override
 
 from app.diagnosis.case import Case
-from app.diagnosis.detector import Detector, Suspicion, finding_sentence, names_of, percent
+from app.diagnosis.detector import (
+    Detector,
+    Suspicion,
+    finding_sentence,
+    names_of,
+    percent,
+    step_by_step,
+)
 from app.diagnosis.evidence.expert_load import NOT_TOLD_APART, is_not_told_apart
 from app.diagnosis.evidence.sequence_lengths import (
     Variation,
@@ -20,14 +28,15 @@ from app.diagnosis.evidence.sequence_lengths import (
     uneven_replicas,
     variation,
 )
-from app.diagnosis.evidence.slowness import NO_COMPUTATIONS
+from app.diagnosis.evidence.slowness import NO_COMPUTATIONS, slowness
+from app.diagnosis.evidence.usual_steps import usual_steps
 from app.diagnosis.finding import MIN_SCORE, score
-from app.diagnosis.repair import Repaired, without_factor
+from app.diagnosis.repair import repaired_parts, without_factor
 from app.diagnosis.statistics.persistence import rotation
 from app.engine.what_if import Replayer
 from app.result.finding import Culprit, RuledOut
 from app.result.sentence import ARE, IS
-from app.trace.window import Floats
+from app.trace.window import Floats, Ints
 
 # Both are needed (Lin et al., OSDI 2025).
 MIN_R = 0.9
@@ -50,62 +59,48 @@ class SequenceImbalance(Detector):
 
     @override
     def detect(self, case: Case) -> Suspicion | RuledOut:
-        if case.slowness is None:
-            return self._cannot_tell(NO_COMPUTATIONS)
+        if slowness(case) is None:
+            return self.cannot_tell(NO_COMPUTATIONS)
         found = variation(case)
         if found is None:
-            return self._cannot_tell("too few computations to tell what varies with lengths")
-        of_lengths = case.cached_for(column_r, "seq_len_sq")
+            return self.cannot_tell("too few computations to tell what varies with lengths")
+        of_lengths = column_r(case, "seq_len_sq")
         figures = _figures(found, of_lengths)
         value, reason = _score_and_reason(found, of_lengths)
         if reason is not None:
-            return RuledOut(self.cause, reason, score=value, figures=figures)
+            return self.denied(reason, value, **figures)
         if is_not_told_apart(case):
-            return RuledOut(self.cause, NOT_TOLD_APART, insufficient=True, figures=figures)
+            return self.cannot_tell(NOT_TOLD_APART, **figures)
         return self._suspicion(case, found, value, figures)
-
-    def _cannot_tell(self, reason: str) -> RuledOut:
-        return RuledOut(self.cause, reason, insufficient=True)
 
     def _suspicion(
         self, case: Case, found: Variation, value: float, figures: dict[str, float]
     ) -> Suspicion:
         longest = case.joined(lambda group: common_factor(case, group).mean(axis=1).T)
-        steps = case.steps[case.usual_steps].tolist()
-        culprits = _culprits(case)
-
-        fact = f"Sequence lengths {ARE} uneven{_where(case, culprits)}"
-
+        uneven, culprits = uneven_replicas(case), tuple[Culprit, ...]()
+        if uneven is not None:
+            culprits = tuple(Culprit(dp_rank=int(at)) for at in np.flatnonzero(uneven))
+        one = "dp rank" if case.parallelism.dp_size > 1 else "micro-batch"
+        steps = case.steps[usual_steps(case)]
+        where = f": a different {one} {IS} slow {step_by_step(steps.size, case.steps.size)}"
+        if culprits:
+            where = f" on {names_of(culprits)} alone"
         return Suspicion(
             self.cause,
             value,
             min(0.99, 0.5 + 0.49 * _r(found)),
             culprits,
-            partial(finding_sentence, fact),
-            repair=lambda group: _repaired(case, group),
-            badness=_badness(case, longest),
+            partial(finding_sentence, f"Sequence lengths {ARE} uneven{where}"),
+            repair=lambda group: repaired_parts(group, _repaired(case, group)),
+            # Work of the busiest replica over its share.
+            badness=case.extended_history.of_window(longest.max(axis=1)),
             persistence="chronic" if culprits else rotation(longest.argmax(axis=1)),
             evidence={
                 "optypes": ["forward-compute", "backward-compute"],
-                "steps": list(steps),
+                "steps": steps.tolist(),
                 **figures,
             },
         )
-
-
-def _culprits(case: Case) -> tuple[Culprit, ...]:
-    """The dp ranks with uneven lengths, where lengths are sent and others are even."""
-    uneven = case.cached(uneven_replicas)
-    if uneven is None:
-        return ()
-    return tuple(Culprit(dp_rank=int(dp_rank)) for dp_rank in np.flatnonzero(uneven))
-
-
-def _where(case: Case, culprits: tuple[Culprit, ...]) -> str:
-    if culprits:
-        return f" on {names_of(culprits)} alone"
-    each = "dp rank" if case.parallelism.dp_size > 1 else "micro-batch"
-    return f": a different {each} {IS} slow in every step"
 
 
 def _r(found: Variation) -> float:
@@ -156,24 +151,14 @@ def _figures(found: Variation, of_lengths: float | None) -> dict[str, float]:
     return {name: figure for name, figure in known.items() if figure is not None}
 
 
-def _badness(case: Case, longest: Floats) -> Floats:
-    """[steps of the extended history], work of the busiest replica over its share."""
-    before = np.full(case.extended_history.num_before, np.nan)
-    return np.concatenate([before, longest.max(axis=1)])
-
-
-def _repaired(case: Case, group: Replayer) -> Repaired:
+def _repaired(case: Case, group: Replayer) -> Iterator[tuple[Ints, Floats]]:
     """The same work in every step, evenly distributed."""
     features = case.group_of(group)
     common = common_factor(case, features)
-    rows, durations_s = [], []
     for side in (features.forward, features.backward):
-        if side is None:
-            continue
-        ops, item = rows_and_items(side)
-        lanes = common[:, item].transpose(1, 0, 2).reshape(ops.size, -1)
-        recorded_s = group.durations.recorded_s[ops]
-        usual_s = lanes * (recorded_s / lanes).mean(axis=1, keepdims=True)
-        rows.append(ops)
-        durations_s.append(without_factor(recorded_s, lanes, usual_s))
-    return Repaired(np.concatenate(rows), np.concatenate(durations_s))
+        if side is not None:
+            rows, item = rows_and_items(side)
+            lanes = common[:, item].transpose(1, 0, 2).reshape(rows.size, -1)
+            recorded_s = group.durations.recorded_s[rows]
+            usual_s = lanes * (recorded_s / lanes).mean(axis=1, keepdims=True)
+            yield rows, without_factor(recorded_s, lanes, usual_s)

@@ -1,23 +1,25 @@
 """silent-worker: a worker stopped reporting while the others go on."""
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 
 import numpy as np
 from typing_extensions import override
 
 from app.diagnosis.case import Case
 from app.diagnosis.detector import (
-    CostFigures,
+    MAX_LISTED,
     Detector,
     Suspicion,
     finding_sentence,
     names_of,
     plural,
+    workers_evidence,
 )
 from app.diagnosis.finding import Worker, culprit_of_each, with_ranks
 from app.result.finding import Culprit, RuledOut
 from app.result.sentence import verb
-from app.trace.window import Integers, Window
+from app.trace.window import Window
 
 # A late worker misses only one or two steps.
 MIN_STEPS = 3
@@ -89,33 +91,24 @@ def _suspicion(
     num_steps = max(missing.values())
     steps = _last_steps(window)
     since = steps[-num_steps]
-    began_here = num_steps < len(steps)
-
-    def wording(costs: CostFigures) -> str:
-        often = "the last step" if num_steps == 1 else f"the last {num_steps:,} steps"
-        report = _REPORTS if len(culprits) == 1 else _REPORT
-        fact = f"{names_of(culprits)} {report} nothing in {often}, while the others {_GO} on"
-        return finding_sentence(fact, costs)
-
+    often = "the last step" if num_steps == 1 else f"the last {num_steps:,} steps"
+    report = _REPORTS if len(culprits) == 1 else _REPORT
+    fact = f"{names_of(culprits)} {report} nothing in {often}, while the others {_GO} on"
     return Suspicion(
         cause=SilentWorker.cause,
         score=0.95,
         confidence=0.95,
         culprits=culprits,
-        wording=wording,
-        onset_step=since if began_here else None,
+        wording=partial(finding_sentence, fact),
+        onset_step=since if num_steps < len(steps) else None,
         persistence="chronic",
         evidence={
-            "workers": [list(worker) for worker in workers[:_MAX_LISTED]],
-            "num_workers": len(workers),
-            "ranks": sorted(missing)[:_MAX_LISTED],
+            **workers_evidence(workers),
+            "ranks": sorted(missing)[:MAX_LISTED],
             "steps_missed": num_steps,
         },
         basis="not-recorded",
     )
-
-
-_MAX_LISTED = 64
 
 
 def _last_steps(window: Window) -> list[int]:
@@ -147,13 +140,10 @@ def _workers(window: Window, ranks: Sequence[int]) -> dict[Worker, int]:
         # Every worker reported each of the window's steps, or its rows are imputed.
         rows = np.flatnonzero(trace.step == window.steps[0])
         known, first = np.unique(trace.rank[rows], return_index=True)
-        of_rank |= _seen(known, trace.dp_rank[rows[first]], trace.stage[rows[first]])
+        dp_ranks, stages = (column[rows[first]] for column in (trace.dp_rank, trace.stage))
+        workers = zip(dp_ranks.tolist(), stages.tolist(), strict=True)
+        of_rank |= dict(zip(known.tolist(), workers, strict=True))
     of_rank |= window.places
     if window.imputed is not None:
         of_rank |= {rank: worker for worker, rank in window.imputed.ranks.items()}
     return {of_rank[rank]: rank for rank in ranks if rank in of_rank}
-
-
-def _seen(rank: Integers, dp_rank: Integers, stage: Integers) -> dict[int, Worker]:
-    workers = zip(dp_rank.tolist(), stage.tolist(), strict=True)
-    return dict(zip(rank.tolist(), workers, strict=True))

@@ -3,7 +3,7 @@
 Forward and backward alike: a failing or throttled GPU, a busy host, or GPUs of an older generation.
 One of them alone, or the optimizer: another kernel or library, work of the host within it. Where
 computations hide waits, or inside a worker, only waiting for late ranks shows it
-(late_slow_worker.py). The evidence includes clock, temperature and power of the GPU and of its
+(other_slow_workers.py). The evidence includes clock, temperature and power of the GPU and of its
 peers'.
 """
 
@@ -17,10 +17,11 @@ from numpy.typing import NDArray
 from typing_extensions import override
 
 from app.diagnosis.absent_workers import absent_from_most
-from app.diagnosis.case import Case
+from app.diagnosis.case import Case, evidence
 from app.diagnosis.detector import (
     ENOUGH_STEPS,
     MAX_CONFIDENCE,
+    MAX_LISTED,
     MIN_CLEAR_RATIO,
     CulpritParts,
     Detector,
@@ -31,9 +32,9 @@ from app.diagnosis.detector import (
     is_supported,
     names_of,
     too_few_steps_reason,
+    workers_evidence,
 )
-from app.diagnosis.detectors.rotating_workers import IN_TURN, rotating_suspicion
-from app.diagnosis.detectors.slow_optimizer import slow_optimizer
+from app.diagnosis.detectors.other_slow_workers import IN_TURN, rotating_suspicion, slow_optimizer
 from app.diagnosis.evidence.interruptions import annotated_s
 from app.diagnosis.evidence.late_workers import (
     LateWorker,
@@ -55,6 +56,7 @@ from app.diagnosis.evidence.slowness import (
     Slowness,
     against_own_history,
     ratios_to_peers,
+    slowness,
 )
 from app.diagnosis.finding import (
     MIN_SCORE,
@@ -109,7 +111,6 @@ def _last_error(trace: Trace, rows: Ints) -> dict[str, float]:
 
 # Score 1 from this ratio.
 _CERTAIN_RATIO = 1.25
-_MAX_LISTED = 64
 # Ratios within this factor are given as one.
 _MAX_ALIKE_RATIO = 1.05
 # Workers that lost less than this share of the worst one's loss may be left out.
@@ -141,6 +142,12 @@ class _Hit:
     once: tuple[SlowOperation, ...] = ()
 
     @property
+    def worker(self) -> Worker:
+        """Its dp rank and stage."""
+        dp_rank, stage = divmod(self.at, self.slowness.ratio.shape[2])
+        return dp_rank, stage
+
+    @property
     def optypes(self) -> list[str]:
         """The op types in which it is slow."""
         own = [each.optype for each in self.operations] or [FORWARD, BACKWARD]
@@ -159,9 +166,9 @@ class SlowWorker(Detector):
 
     @override
     def detect(self, case: Case) -> Suspicion | RuledOut:
-        found = case.slowness
+        found = slowness(case)
         if found is None:
-            return self._cannot_tell(NO_COMPUTATIONS)
+            return self.cannot_tell(NO_COMPUTATIONS)
         is_paused = _is_paused(case, found)
         # An absent worker's durations are its peers' (app.trace.imputation).
         is_absent = absent_from_most(case).ravel()
@@ -171,37 +178,30 @@ class SlowWorker(Detector):
         likely = np.where(is_clear | has_support, of_workers, np.minimum(of_workers, _CHANCE_SCORE))
         hits = _slow_in_both(case, found, likely, has_support)
         hits += _slow_in_some(case, is_paused | is_absent | (of_workers >= MIN_SCORE))
-        turns = case.cached(workers_in_turn)
+        turns = workers_in_turn(case)
         if turns is not None and len(turns.workers) > len(hits):
-            return rotating_suspicion(case, found, turns, case.cached_for(_earlier, found))
+            return rotating_suspicion(case, found, turns, _earlier(case, found))
         if hits:
             return self._suspicion(case, found, _without_minor(hits))
         if of_workers.max() >= MIN_SCORE:
             return self._too_few(found, of_workers)
         if found.has_no_peers:
-            return slow_optimizer(case) or self._alone()
+            return slow_optimizer(case) or self.cannot_tell(
+                "with one dp rank a worker has no peers: one that is slow from the beginning looks "
+                "like a stage with more work, and none has become slower than it was"
+            )
         return self._none(found, of_workers)
-
-    def _cannot_tell(self, reason: str) -> RuledOut:
-        return RuledOut(self.cause, reason, insufficient=True)
-
-    def _alone(self) -> RuledOut:
-        return self._cannot_tell(
-            "with one dp rank a worker has no peers: one that is slow from the beginning looks "
-            "like a stage with more work, and none has become slower than it was"
-        )
 
     def _none(self, found: Slowness, of_workers: Floats) -> RuledOut:
         at = int(np.argmax(found.stretches.mean * (of_workers >= of_workers.max())))
         dp_rank, stage = divmod(at, found.ratio.shape[2])
-        ratio = float(found.ratio[found.usual, dp_rank, stage].mean())
-        return RuledOut(
-            self.cause,
+        return self.denied(
             f"no worker is slower than its peers on all micro-batches: the slowest, "
-            f"dp {dp_rank}, stage {stage}, takes {_direction_figures(found, dp_rank, stage)}"
+            f"dp {dp_rank}, stage {stage}, takes {_direction_figures(found, at)}"
             f"{_why_not(found, at)}",
-            score=float(of_workers.max()),
-            figures={"slowdown_against_peers": ratio, "needed": found.threshold},
+            float(of_workers.max()),
+            slowdown_against_peers=found.usual_mean(found.ratio, at),
+            needed=found.threshold,
         )
 
     def _too_few(self, found: Slowness, of_workers: Floats) -> RuledOut:
@@ -212,12 +212,12 @@ class SlowWorker(Detector):
             found.usual.size, f"dp {dp_rank}, stage {stage}", as_ratio(ratio)
         )
         figures = {"slowdown_against_peers": ratio, "needed": MIN_CLEAR_RATIO}
-        return RuledOut(self.cause, why, insufficient=True, score=_CHANCE_SCORE, figures=figures)
+        return self.cannot_tell(why, _CHANCE_SCORE, **figures)
 
     def _suspicion(self, case: Case, found: Slowness, hits: list[_Hit]) -> Suspicion:
-        sure = _confidence(hits[0])
-        workers = [divmod(hit.at, case.parallelism.pp_size) for hit in hits]
-        late = case.cached(late_workers)
+        standard_errors = hits[0].slowness.stretches.standard_errors[hits[0].at]
+        workers = [hit.worker for hit in hits]
+        late = late_workers(case)
         lasts = rotation(slow_in_turn(case, found, [hit.at for hit in hits]))
         in_turn = lasts is not None
         culprits = _culprits(case, workers, late, one_by_one=in_turn)
@@ -225,7 +225,7 @@ class SlowWorker(Detector):
         return Suspicion(
             self.cause,
             max(hit.score for hit in hits),
-            sure,
+            confidence(float(standard_errors), MIN_DEVIATIONS),
             culprits,
             partial(finding_sentence, fact),
             repair=_repair(case, found, hits),
@@ -240,26 +240,19 @@ class SlowWorker(Detector):
 
     def _parts(self, case: Case, found: Slowness, hits: list[_Hit]) -> CulpritParts:
         """By culprit: the workers of a host, a dp rank or a stage stand or fall together."""
-        hit_of = {divmod(hit.at, case.parallelism.pp_size): hit for hit in hits}
-        named = culprit_of_each(hit_of, case.replay.window.hosts, case.parallelism)
-        of_culprits: dict[Culprit, set[int]] = {}
-        for worker, culprit in named.items():
-            of_culprits.setdefault(culprit, set()).add(hit_of[worker].at)
-        places = list(of_culprits.values())
+        workers, hosts = [hit.worker for hit in hits], case.replay.window.hosts
+        named = culprit_of_each(workers, hosts, case.parallelism)
+        culprits = list(dict.fromkeys(named.values()))
 
         def of(chosen: Sequence[int]) -> list[_Hit]:
-            kept = {at for each in chosen for at in places[each]}
-            return [hit for hit in hits if hit.at in kept]
+            kept = [culprits[at] for at in chosen]
+            return [hit for hit in hits if named[hit.worker] in kept]
 
         return CulpritParts(
-            len(places),
+            len(culprits),
             lambda chosen: _repair(case, found, of(chosen)),
             lambda chosen: self._suspicion(case, found, of(chosen)),
         )
-
-
-def _confidence(hit: _Hit) -> float:
-    return confidence(float(hit.slowness.stretches.standard_errors[hit.at]), MIN_DEVIATIONS)
 
 
 def _slow_in_both(
@@ -270,7 +263,7 @@ def _slow_in_both(
     hit = [int(at) for at in order if likely[at] >= MIN_SCORE]
     if not hit:
         return []
-    once = [each for each in case.cached(slow_operations) if each.optype not in (FORWARD, BACKWARD)]
+    once = [each for each in slow_operations(case) if each.optype not in (FORWARD, BACKWARD)]
     return [
         _Hit(
             at,
@@ -301,7 +294,7 @@ def _is_clear(hit: _Hit) -> bool:
 def _slow_in_some(case: Case, is_left_out: NDArray[np.bool_]) -> list[_Hit]:
     """Workers that are slow in one type of operation or two alone, the worst first."""
     found = []
-    operations = case.cached(slow_operations)
+    operations = slow_operations(case)
     slow = [np.flatnonzero(each.is_slow & ~is_left_out) for each in operations]
     values = {
         slow_type.optype: _scores(slow_type.slowness)
@@ -359,30 +352,29 @@ def _culprits(
 def _arrivals(case: Case, workers: list[Worker]) -> dict[str, Any]:
     """Arrivals' figures of the first of these workers that others wait for."""
     step_s = float(case.report.recorded_s.mean())
-    for each in case.cached(late_workers):
+    for each in late_workers(case):
         if each.worker in workers:
             return arrivals_evidence(each, each.late.waited_for_s / step_s)
     return {}
 
 
-def _direction_figures(found: Slowness, dp_rank: int, stage: int) -> str:
+def _direction_figures(found: Slowness, at: int) -> str:
     """The ratio of a worker in words, by direction where these differ."""
-    forward, backward = (
-        float(side[found.usual, dp_rank, stage].mean()) for side in (found.forward, found.backward)
-    )
-    ratio = float(found.ratio[found.usual, dp_rank, stage].mean())
+    forward, backward = (found.usual_mean(side, at) for side in (found.forward, found.backward))
     if not max(forward, backward) > _MAX_ALIKE_RATIO * min(forward, backward):
-        return f"{as_ratio(ratio)} as long"
+        return f"{as_ratio(found.usual_mean(found.ratio, at))} as long"
+    return _sides(forward, backward)
+
+
+def _sides(forward: float, backward: float) -> str:
     return f"{as_ratio(forward)} as long in the forward and {as_ratio(backward)} in the backward"
 
 
 def _why_not(found: Slowness, at: int) -> str:
     """What is missing in a worker that takes longer than its peers, in words."""
-    dp_rank, stage = divmod(at, found.ratio.shape[2])
-    mean = float(found.ratio[found.usual, dp_rank, stage].mean())
+    mean, least = (found.usual_mean(side, at) for side in (found.ratio, found.least))
     if mean < found.threshold:
         return f"; healthy workers differ by up to {as_ratio(found.threshold)}"
-    least = float(found.least[found.usual, dp_rank, stage].mean())
     if not found.lengths_vary and least - 1 < SHARE_OF_EACH * (mean - 1):
         return f", and its shortest computations {as_ratio(least)}: it is slow in some of them only"
     if found.stretches.standard_errors[at] < MIN_DEVIATIONS:
@@ -404,7 +396,7 @@ def _is_supported(case: Case, found: Slowness) -> NDArray[np.bool_]:
     if found.has_no_peers or found.usual.size >= ENOUGH_STEPS:
         # A change in the worker's own history has been seen in enough steps.
         return np.ones(found.stretches.mean.size, np.bool_)
-    return is_supported(found.usual.size, case.cached_for(_earlier, found), found.threshold).ravel()
+    return is_supported(found.usual.size, _earlier(case, found), found.threshold).ravel()
 
 
 def _worth_naming(found: Slowness, hit: list[int]) -> list[int]:
@@ -433,13 +425,14 @@ def _fact(
 def _clause(
     case: Case, found: Slowness, hits: list[_Hit], late: list[LateWorker], *, in_turn: bool
 ) -> str:
-    workers = [divmod(hit.at, case.parallelism.pp_size) for hit in hits]
-    culprits = _culprits(case, workers, late, one_by_one=in_turn)
+    culprits = _culprits(case, [hit.worker for hit in hits], late, one_by_one=in_turn)
     is_, its, takes = (ARE, "their", TAKE) if is_plural(culprits) else (IS, "its", TAKES)
     operations = hits[0].operations
     if not operations:
-        if found.has_no_peers and len(hits) == 1 and _is_one_sided(found, hits[0].at):
-            return f"{names_of(culprits)} {takes} {_sides_since(found, hits[0].at)} as before"
+        if found.has_no_peers and len(hits) == 1:
+            sides = _stretch_means(found, hits[0].at)
+            if min(sides) - 1 < _ONE_SIDED * (max(sides) - 1):
+                return f"{names_of(culprits)} {takes} {_sides(*sides)} as before"
         than = "before" if found.has_no_peers else f"{its} peers"
         return (
             f"{names_of(culprits)} {is_} {_range(hits)} slower than {than} in forward and backward"
@@ -452,8 +445,7 @@ def _clause(
     other = {"forward": found.backward, "backward": found.forward}.get(words[0])
     if other is None or len(hits) > 1 or len(words) > 1:
         return fact
-    dp_rank, stage = workers[0]
-    theirs = float(other[found.usual, dp_rank, stage].mean())
+    theirs = found.usual_mean(other, hits[0].at)
     [beside] = {"forward", "backward"} - set(words)
     if theirs < _AS_LONG:
         return f"{fact}, and {is_} as fast as they are in the {beside}"
@@ -470,22 +462,11 @@ _ONE_SIDED = 0.35
 
 def _stretch_means(found: Slowness, at: int) -> tuple[float, float]:
     """Mean ratios of forward and backward in the worker's stretch."""
-    dp_rank, stage = divmod(at, found.ratio.shape[2])
     chosen = found.usual[found.stretches.first[at] : found.stretches.end[at]]
     forward, backward = (
-        float(side[chosen, dp_rank, stage].mean()) for side in (found.forward, found.backward)
+        float(found.of_worker(side, at)[chosen].mean()) for side in (found.forward, found.backward)
     )
     return forward, backward
-
-
-def _is_one_sided(found: Slowness, at: int) -> bool:
-    low, high = sorted(_stretch_means(found, at))
-    return low - 1 < _ONE_SIDED * (high - 1)
-
-
-def _sides_since(found: Slowness, at: int) -> str:
-    forward, backward = _stretch_means(found, at)
-    return f"{as_ratio(forward)} as long in the forward and {as_ratio(backward)} in the backward"
 
 
 def _range(hits: list[_Hit]) -> str:
@@ -503,12 +484,10 @@ def _range_of(mean: list[float]) -> str:
 
 def _badness(case: Case, found: Slowness, hits: list[_Hit]) -> Floats:
     """[steps of the extended history], the highest ratio of these workers."""
-    earlier, of_hits = case.cached_for(_earlier, found), []
+    earlier, of_hits = _earlier(case, found), []
     for hit in hits:
-        dp_rank, stage = divmod(hit.at, found.ratio.shape[2])
-        before, now = earlier[:, dp_rank, stage], found.ratio[:, dp_rank, stage]
+        before, now = (found.of_worker(side, hit.at) for side in (earlier, hit.slowness.ratio))
         if hit.operations:
-            now = hit.slowness.ratio[:, dp_rank, stage]
             before = _earlier_of_one(case, found, hit, before)
         of_hits.append(np.concatenate([before, now]))
     return np.asarray(np.max(of_hits, axis=0))
@@ -523,20 +502,21 @@ def _earlier_of_one(case: Case, found: Slowness, hit: _Hit, before: Floats) -> F
 
     The history has the mean of forward and backward alone, in which their shares are fixed.
     """
-    dp_rank, stage = divmod(hit.at, found.ratio.shape[2])
     if hit.operations[0].optype not in (FORWARD, BACKWARD):
         signal = case.extended_history.signals.get("once_s")
         earlier_s = None if signal is None else signal[: before.size]
         if earlier_s is None or not np.isfinite(earlier_s).all():
             return np.full(before.shape, np.nan)
-        return ratios_to_peers(earlier_s, hit.slowness.measure)[:, dp_rank, stage]
-    slow = hit.slowness.slow_steps[:, dp_rank, stage]
-    excess = float((found.ratio[slow, dp_rank, stage] - 1).mean()) if slow.any() else 0.0
+        return found.of_worker(ratios_to_peers(earlier_s, hit.slowness.measure), hit.at)
+    slow = found.of_worker(hit.slowness.slow_steps, hit.at)
+    ratio = found.of_worker(found.ratio, hit.at)
+    excess = float((ratio[slow] - 1).mean()) if slow.any() else 0.0
     if excess < _MIN_EXCESS:
         return np.full(before.shape, np.nan)
     return np.asarray(1 + (before - 1) * (hit.ratio - 1) / excess)
 
 
+@evidence
 def _earlier(case: Case, found: Slowness) -> Floats:
     """[earlier steps, dp, pp], ratios before the window; NaN where unknown."""
     history = case.extended_history
@@ -554,25 +534,22 @@ def _evidence(
 ) -> dict[str, Any]:
     worst, own = hits[0], hits[0].slowness
     first = int(own.usual[own.stretches.first[worst.at]])
-    last = int(own.usual[own.stretches.end[worst.at] - 1])
-    dp_rank, stage = workers[0]
-    stretch = slice(first, last + 1)
+    stretch = slice(first, int(own.usual[own.stretches.end[worst.at] - 1]) + 1)
     hosts = case.replay.window.hosts
     against = "itself" if found.has_no_peers else "peers"
     directions = {
-        "forward_slowdown": float(found.forward[stretch, dp_rank, stage].mean()),
-        "backward_slowdown": float(found.backward[stretch, dp_rank, stage].mean()),
+        "forward_slowdown": float(found.of_worker(found.forward, worst.at)[stretch].mean()),
+        "backward_slowdown": float(found.of_worker(found.backward, worst.at)[stretch].mean()),
     }
     has_direction = not {FORWARD, BACKWARD}.isdisjoint(worst.optypes)
     return {
-        "workers": [list(worker) for worker in workers[:_MAX_LISTED]],
-        "num_workers": len(workers),
+        **workers_evidence(workers),
         "stages": sorted({stage for _, stage in workers}),
         "hosts": sorted({hosts[worker] for worker in workers if worker in hosts}),
         "optypes": list(dict.fromkeys(optype for hit in hits for optype in hit.optypes)),
         "steps": case.steps[stretch].tolist(),
         f"slowdown_against_{against}": worst.ratio,
-        f"slowdowns_against_{against}": [hit.ratio for hit in hits[:_MAX_LISTED]],
+        f"slowdowns_against_{against}": [hit.ratio for hit in hits[:MAX_LISTED]],
         **(directions if has_direction else {}),
         "standard_errors": float(own.stretches.standard_errors[worst.at]),
         "m_w": case.report.m_w,
@@ -584,16 +561,16 @@ def _repair(case: Case, found: Slowness, hits: list[_Hit]) -> Repair:
     """The operations in which they are slow, at their peers' speed."""
     factors: dict[str, Floats] = {}
     for hit in hits:
-        dp_rank, stage = divmod(hit.at, found.ratio.shape[2])
+        dp_rank, stage = hit.worker
         both = [(FORWARD, found, found.forward), (BACKWARD, found, found.backward)]
         parts = [] if hit.operations else both
         parts += [
             (each.optype, each.slowness, each.slowness.ratio)
             for each in (*hit.operations, *hit.once)
         ]
-        for optype, slowness, side in parts:
+        for optype, against, side in parts:
             factor = factors.setdefault(optype, np.ones(found.ratio.shape))
-            factor[:, dp_rank, stage] = _factor(slowness, side, hit.at)
+            factor[:, dp_rank, stage] = _factor(against, side, hit.at)
     ones = np.ones(found.ratio.shape)
     directions = ShortenedComputations(
         case, factors.pop(FORWARD, ones), factors.pop(BACKWARD, ones)
@@ -603,14 +580,11 @@ def _repair(case: Case, found: Slowness, hits: list[_Hit]) -> Repair:
 
 def _factor(found: Slowness, side: Floats, at: int) -> Floats:
     """[steps], by how much a worker's operations are too long, 1 where it is not slow."""
-    num_steps, _, num_stages = side.shape
-    dp_rank, stage = divmod(at, num_stages)
-    own, factor = side[:, dp_rank, stage], np.ones(num_steps)
-    # Where it is slow again outside of its stretch.
-    elsewhere = found.slow_steps[:, dp_rank, stage]
-    factor[elsewhere] = np.maximum(own[elsewhere], 1.0)
+    own = found.of_worker(side, at)
+    # Also where it is slow again outside of its stretch.
+    factor = np.where(found.of_worker(found.slow_steps, at), np.maximum(own, 1.0), 1.0)
     first, end = int(found.stretches.first[at]), int(found.stretches.end[at])
-    stretch = stretch_slice(found.usual, first, end, num_steps)
+    stretch = stretch_slice(found.usual, first, end, own.size)
     factor[stretch] = (
         np.maximum(own[stretch], 1.0) if found.varies[at] else own[found.usual[first:end]].mean()
     )

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import override
 
-from app.diagnosis.case import Case
+from app.diagnosis.case import Case, evidence
 from app.diagnosis.detector import (
     MAX_CONFIDENCE,
     MIN_CLEAR_RATIO,
@@ -32,15 +32,15 @@ from app.diagnosis.detector import (
     is_plural,
     is_supported,
     names_of,
+    step_by_step,
     too_few_steps_reason,
 )
-from app.diagnosis.evidence.features import Computations
-from app.diagnosis.evidence.slowness import NO_COMPUTATIONS, Slowness
+from app.diagnosis.evidence.slowness import NO_COMPUTATIONS, Slowness, slowness
+from app.diagnosis.features import Computations
 from app.diagnosis.finding import MIN_SCORE, confidence, scores
-from app.diagnosis.repair import Repaired, stretch_slice, without_factor
+from app.diagnosis.repair import ShortenedComputations, stretch_slice
 from app.diagnosis.statistics.robust import Stretches, spread_of_steps, stretches
 from app.engine.medians import medians_of_known
-from app.engine.what_if import Replayer
 from app.result.finding import Culprit, RuledOut
 from app.result.sentence import TAKE, TAKES
 from app.trace.window import Floats, Ints
@@ -119,24 +119,20 @@ class StageImbalance(Detector):
     @override
     def detect(self, case: Case) -> Suspicion | RuledOut:
         if case.parallelism.pp_size == 1:
-            return self._cannot_tell("with one stage there is nothing to compare it with")
-        if case.slowness is None:
-            return self._cannot_tell(NO_COMPUTATIONS)
-        load = _load(case.slowness)
+            return self.cannot_tell("with one stage there is nothing to compare it with")
+        peers = slowness(case)
+        if peers is None:
+            return self.cannot_tell(NO_COMPUTATIONS)
+        load = _load(peers)
         of_stages = _scores(load)
         if not of_stages.max() >= MIN_SCORE:
             return self._none(case, load, of_stages)
-        has_support = is_supported(
-            load.usual.size, case.cached(_earlier), float(load.min_ratio.min())
-        )
+        has_support = is_supported(load.usual.size, _earlier(case), float(load.min_ratio.min()))
         is_clear = load.found.mean >= MIN_CLEAR_RATIO
         likely = np.where(is_clear | has_support, of_stages, np.minimum(of_stages, _CHANCE_SCORE))
         if likely.max() < MIN_SCORE:
             return self._too_few(case, load, of_stages)
         return self._suspicion(case, load, likely, has_support)
-
-    def _cannot_tell(self, reason: str) -> RuledOut:
-        return RuledOut(self.cause, reason, insufficient=True)
 
     def _none(self, case: Case, load: _StageLoad, of_stages: Floats) -> RuledOut:
         ratio = load.ratio[load.usual].mean(axis=0)
@@ -147,15 +143,12 @@ class StageImbalance(Detector):
             reason = (
                 f"no stage is long on all of its dp ranks: the slowest, {takes}, but not on all"
             )
-        return RuledOut(
-            self.cause,
+        return self.denied(
             reason,
-            score=float(of_stages.max()),
-            figures={
-                "slowdown_against_stages": float(ratio[stage]),
-                "needed": float(load.min_ratio[stage]),
-            }
-            | _m_s(case),
+            float(of_stages.max()),
+            slowdown_against_stages=float(ratio[stage]),
+            needed=float(load.min_ratio[stage]),
+            **_m_s(case),
         )
 
     def _too_few(self, case: Case, load: _StageLoad, of_stages: Floats) -> RuledOut:
@@ -163,9 +156,7 @@ class StageImbalance(Detector):
         ratio = float(load.found.mean[stage])
         why = too_few_steps_reason(load.usual.size, f"stage {stage}", as_ratio(ratio))
         figures = {"slowdown_against_stages": ratio, "needed": MIN_CLEAR_RATIO}
-        return RuledOut(
-            self.cause, why, insufficient=True, score=_CHANCE_SCORE, figures=figures | _m_s(case)
-        )
+        return self.cannot_tell(why, _CHANCE_SCORE, **figures, **_m_s(case))
 
     def _suspicion(
         self, case: Case, load: _StageLoad, of_stages: Floats, has_support: NDArray[np.bool_]
@@ -183,6 +174,15 @@ class StageImbalance(Detector):
             at_most = _CONFIDENCE_AT_ENDS if set(stages.long) <= ends else _CONFIDENCE_ALONE
         culprits = tuple(Culprit(stage=stage) for stage in stages.long)
 
+        def only(chosen: Sequence[int]) -> Suspicion:
+            is_chosen = np.isin(np.arange(of_stages.size), [stages.long[at] for at in chosen])
+            of_chosen = np.where(is_chosen, of_stages, 0.0)
+            return self._suspicion(case, load, of_chosen, has_support)
+
+        def repair_of(chosen: Sequence[int]) -> ShortenedComputations:
+            long = tuple(stages.long[at] for at in chosen)
+            return _repair(case, load, replace(stages, long=long))
+
         return Suspicion(
             self.cause,
             float(of_stages.max()),
@@ -194,37 +194,13 @@ class StageImbalance(Detector):
             min_cost=_min_cost(case, load, worst),
             evidence=_evidence(case, load, stages),
             max_confidence=1.0 if has_support[worst] else MAX_CONFIDENCE,
-            parts=self._parts(case, load, of_stages, has_support, stages),
-        )
-
-    def _parts(
-        self,
-        case: Case,
-        load: _StageLoad,
-        of_stages: Floats,
-        has_support: NDArray[np.bool_],
-        stages: _LongStages,
-    ) -> CulpritParts | None:
-        """Each long stage; stages that get heavier one after the other are one."""
-        if stages.is_rising:
-            return None
-
-        def of(chosen: Sequence[int]) -> tuple[int, ...]:
-            return tuple(stages.long[at] for at in chosen)
-
-        return CulpritParts(
-            len(stages.long),
-            lambda chosen: _repair(case, load, replace(stages, long=of(chosen))),
-            lambda chosen: self._suspicion(
-                case,
-                load,
-                np.where(np.isin(np.arange(of_stages.size), of(chosen)), of_stages, 0.0),
-                has_support,
-            ),
+            # Stages that get heavier one after the other are one.
+            parts=None if stages.is_rising else CulpritParts(len(culprits), repair_of, only),
         )
 
 
 def _fact(case: Case, load: _StageLoad, stages: _LongStages, culprits: tuple[Culprit, ...]) -> str:
+    often = step_by_step(_shown_steps(load, stages).size, case.steps.size)
     ratio, num_stages = float(load.found.mean[stages.long[0]]), case.parallelism.pp_size
     verb = TAKE if is_plural(culprits) else TAKES
     if stages.is_rising:
@@ -232,31 +208,26 @@ def _fact(case: Case, load: _StageLoad, stages: _LongStages, culprits: tuple[Cul
         lightest, heaviest = (f"stage {each}" for each in (stages.others[0], stages.long[0]))
         fact = (
             f"stages get heavier from {lightest} to {heaviest}, which {TAKES} {as_ratio(most)} as "
-            f"long as {lightest} in every step"
+            f"long as {lightest} {often}"
         )
     else:
         fact = (
-            f"{names_of(culprits, num_stages)} {verb} {as_ratio(ratio)} as long as the others in "
-            "every step"
+            f"{names_of(culprits, num_stages)} {verb} {as_ratio(ratio)} as long as the others "
+            f"{often}"
         )
     is_one = len(culprits) == 1
     its, gpu, is_, share = (
         ("its", "GPU", "is", "share") if is_one else ("their", "GPUs", "are", "shares")
     )
-    if case.parallelism.dp_size > 1:
-        hosts = None if stages.is_rising else _whole_hosts(case, stages)
-        if hosts is None:
-            return fact
-        of_hosts = names_of(tuple(Culprit(host=host) for host in hosts))
-        hold, them = ("holds", "it") if is_one else ("hold", "them")
-        return (
-            f"{fact}: either {its} {share} of the model {is_} larger, or {of_hosts}, which {hold} "
-            f"all of {them}, {is_} slower"
-        )
-    return (
-        f"{fact}: either {its} {share} of the model {is_} larger or {its} {gpu} slower, which look "
-        "alike with one dp rank"
-    )
+    either = f"{fact}: either {its} {share} of the model {is_} larger"
+    if case.parallelism.dp_size == 1:
+        return f"{either} or {its} {gpu} slower, which look alike with one dp rank"
+    hosts = None if stages.is_rising else _whole_hosts(case, stages)
+    if hosts is None:
+        return fact
+    of_hosts = names_of(tuple(Culprit(host=host) for host in hosts))
+    hold = "holds all of it" if is_one else "hold all of them"
+    return f"{either}, or {of_hosts}, which {hold}, {is_} slower"
 
 
 def _min_cost(case: Case, load: _StageLoad, stage: int) -> float:
@@ -338,28 +309,28 @@ def _rise(load: _StageLoad, stages: _LongStages) -> float:
     return float(level[stages.long[0]] / level[stages.others[0]])
 
 
-def _load(slowness: Slowness) -> _StageLoad:
-    forward_s, backward_s = slowness.as_peers
+def _load(peers: Slowness) -> _StageLoad:
+    forward_s, backward_s = peers.as_peers
     by_dp_rank = [against_others(each) for each in (forward_s + backward_s, forward_s, backward_s)]
     ratio, forward, backward = (
         medians_of_known(figure.transpose(0, 2, 1)) for figure in by_dp_rank
     )
-    of_usual = ratio[slowness.usual]
+    of_usual = ratio[peers.usual]
     spread = spread_of_steps(of_usual)
     min_ratio = np.full(ratio.shape[1], MIN_RATIO_ALONE)
-    if slowness.num_healthy is not None:
-        of_stage = _OF_MEDIAN * slowness.peer_spread / np.sqrt(slowness.num_healthy)
+    if peers.num_healthy is not None:
+        of_stage = _OF_MEDIAN * peers.peer_spread / np.sqrt(peers.num_healthy)
         min_ratio = np.maximum(MIN_RATIO, 1 + _MIN_PEER_DEVIATIONS * of_stage)
     found = stretches(of_usual, spread, float(min_ratio.min()) - 1)
-    is_alike = _is_alike(by_dp_rank[0][slowness.usual], found, slowness.peer_spread)
+    is_alike = _is_alike(by_dp_rank[0][peers.usual], found, peers.peer_spread)
     return _StageLoad(
         ratio,
         forward,
         backward,
-        slowness.usual,
+        peers.usual,
         found,
         is_alike,
-        slowness.as_peers,
+        peers.as_peers,
         min_ratio,
     )
 
@@ -417,12 +388,16 @@ def _slowness_shown(load: _StageLoad) -> Floats:
     return np.asarray(np.clip((ratio - 1) / (load.min_ratio - 1), 0.0, 1.0))
 
 
-def _repair(case: Case, load: _StageLoad, stages: _LongStages) -> "_EvenStages":
-    """The long stages' computations at the others' speed."""
+def _repair(case: Case, load: _StageLoad, stages: _LongStages) -> ShortenedComputations:
+    """The long stages' computations at the others' speed, chunk by chunk.
+
+    With virtual stages the last chunk alone has the loss layer: its share of the stage's factor is
+    so much larger as its share of the stage's time is than on the other stages.
+    """
     num_steps = len(case.steps)
     factors = []
     for took_s in load.took_s:
-        factor = np.ones((num_steps, case.parallelism.pp_size))
+        factor = np.ones(took_s.shape)
         for stage in stages.long:
             first, end = int(load.found.first[stage]), int(load.found.end[stage])
             if stages.is_rising or first == end:
@@ -430,10 +405,11 @@ def _repair(case: Case, load: _StageLoad, stages: _LongStages) -> "_EvenStages":
             chosen = load.usual[first:end]
             ratio = float(medians_of_known(_against(took_s[chosen], stage, stages.others)).mean())
             if ratio > 0:
-                factor[stretch_slice(load.usual, first, end, num_steps), stage] = ratio
+                factor[stretch_slice(load.usual, first, end, num_steps), :, stage] = ratio
         factors.append(factor)
     forward, backward = factors
-    return _EvenStages(case, forward, backward, stages.others)
+    shares = partial(chunk_shares, others=stages.others)
+    return ShortenedComputations(case, forward, backward, shares)
 
 
 def _against(took_s: Floats, stage: int, others: tuple[int, ...]) -> Floats:
@@ -442,41 +418,6 @@ def _against(took_s: Floats, stage: int, others: tuple[int, ...]) -> Floats:
     others_s = np.partition(took_s[:, :, list(others)], middle, axis=2)[:, :, middle]
     took_s = took_s[:, :, stage]
     return np.divide(took_s, others_s, out=np.ones(took_s.shape), where=others_s > 0)
-
-
-@dataclass(frozen=True)
-class _EvenStages:
-    """A repair: divide computations of stages by factors [steps, pp], chunk by chunk.
-
-    With virtual stages the last chunk alone has the loss layer: its share of the stage's factor is
-    so much larger as its share of the stage's time is than on the stages `others`.
-    """
-
-    case: Case
-    forward: Floats
-    backward: Floats
-    others: tuple[int, ...]
-
-    def __call__(self, group: Replayer) -> Repaired:
-        features = self.case.group_of(group)
-        at = features.positions
-        rows, durations_s = [np.empty(0, np.int64)], [np.empty((0, group.grid.start_s.shape[1]))]
-        for side, factor in ((features.forward, self.forward), (features.backward, self.backward)):
-            if side is None:
-                continue
-            for stage in np.flatnonzero((factor[at] != 1.0).any(axis=0)).tolist():
-                of_item = chunk_shares(side, stage, self.others)
-                items, parts = np.nonzero(side.rows[stage] >= 0)
-                of_stage = side.rows[stage][items, parts]
-                lanes = np.tile(factor[at, stage], group.dp_size)
-                usual_s = side.pace.mean_s[:, :, stage].T.ravel()
-                share = of_item[items][:, None]
-                # Outside of the stretch nothing is divided, in no chunk.
-                divisors = np.where(lanes == 1.0, 1.0, lanes * share)
-                recorded_s = group.durations.recorded_s[of_stage]
-                rows.append(of_stage)
-                durations_s.append(without_factor(recorded_s, divisors, usual_s * share))
-        return Repaired(np.concatenate(rows), np.concatenate(durations_s))
 
 
 def chunk_shares(side: Computations, stage: int, others: tuple[int, ...]) -> Floats:
@@ -507,6 +448,7 @@ def _shares_of_time(side: Computations, stage: int, chunks: Ints) -> Floats:
     return np.asarray(np.median(shares, axis=1))
 
 
+@evidence
 def _earlier(case: Case) -> Floats:
     """[earlier steps, pp], ratios of the stages before the window; NaN = unknown."""
     history = case.extended_history
@@ -516,9 +458,8 @@ def _earlier(case: Case) -> Floats:
 
 def _badness(case: Case, load: _StageLoad, slow_stages: list[int]) -> Floats:
     """[steps of the extended history], the highest ratio of these stages."""
-    return np.asarray(
-        np.concatenate([case.cached(_earlier), load.ratio])[:, slow_stages].max(axis=1)
-    )
+    ratio = np.concatenate([_earlier(case), load.ratio])
+    return np.asarray(ratio[:, slow_stages].max(axis=1))
 
 
 def _m_s(case: Case) -> dict[str, float]:
@@ -530,12 +471,20 @@ def _m_s(case: Case) -> dict[str, float]:
     }
 
 
+def _shown_steps(load: _StageLoad, stages: _LongStages) -> Ints:
+    """Positions of the steps in which the longest stage is long."""
+    stage = stages.long[0]
+    return load.usual[load.found.first[stage] : load.found.end[stage]]
+
+
 def _evidence(case: Case, load: _StageLoad, stages: _LongStages) -> dict[str, Any]:
     found, stage = load.found, stages.long[0]
-    chosen = load.usual[found.first[stage] : found.end[stage]]
+    chosen = _shown_steps(load, stages)
     alone = case.parallelism.dp_size == 1
+    hosts = None if alone or stages.is_rising else _whole_hosts(case, stages)
     return {
-        **({"workers": [[0, each] for each in stages.long]} if alone else {}),
+        **({"workers": [[0, stage] for stage in stages.long]} if alone else {}),
+        **({} if hosts is None else {"hosts": hosts}),
         "stages": list(stages.long),
         "optypes": ["forward-compute", "backward-compute"],
         "steps": case.steps[chosen].tolist(),

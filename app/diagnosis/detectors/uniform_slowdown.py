@@ -4,6 +4,7 @@ The slowdown S compares workers with each other and stays near 1, so only earlie
 show it. A fault of some workers leaves the others unchanged and is another cause.
 """
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -20,7 +21,7 @@ from app.diagnosis.evidence.job_changes import (
 )
 from app.diagnosis.finding import confidence, score
 from app.diagnosis.job_history import ExtendedHistory, median_over_workers
-from app.diagnosis.repair import FasterTypes, TypePredicate
+from app.diagnosis.repair import ShortenedTypes
 from app.diagnosis.statistics.change_points import (
     MIN_DEVIATIONS,
     MIN_RAMP_STEPS,
@@ -39,28 +40,30 @@ _CERTAIN_RATIO = 1.2
 
 
 class _WorkPart(NamedTuple):
-    """A kind of work, in words and as operation types."""
+    """A kind of work, in words and as operation types, and the name of its ratio."""
 
     words: str
-    types: TypePredicate
+    types: Callable[[OpSpec], bool]
+    figure: str
 
 
-def _computes(spec: OpSpec) -> bool:
-    return spec.kind is OpKind.COMPUTE and spec.direction is not Direction.NONE
-
-
-def _computes_once(spec: OpSpec) -> bool:
-    is_once = spec.kind is OpKind.COMPUTE and spec.direction is Direction.NONE
-    return is_once and spec.name != "gc"
-
-
-def _transfers(spec: OpSpec) -> bool:
-    return spec.kind in (OpKind.P2P, OpKind.COLLECTIVE)
-
-
-_COMPUTE = _WorkPart(f"forward and backward computations {TAKE}", _computes)
-_ONCE = _WorkPart(f"optimizer step {TAKES}", _computes_once)
-_NETWORK = _WorkPart(f"transfers {TAKE}", _transfers)
+_COMPUTE = _WorkPart(
+    f"forward and backward computations {TAKE}",
+    lambda spec: spec.kind is OpKind.COMPUTE and spec.direction is not Direction.NONE,
+    "compute_ratio",
+)
+_ONCE = _WorkPart(
+    f"optimizer step {TAKES}",
+    lambda spec: (
+        spec.kind is OpKind.COMPUTE and spec.direction is Direction.NONE and spec.name != "gc"
+    ),
+    "optimizer_ratio",
+)
+_NETWORK = _WorkPart(
+    f"transfers {TAKE}",
+    lambda spec: spec.kind in (OpKind.P2P, OpKind.COLLECTIVE),
+    "transfer_ratio",
+)
 
 RisenParts = list[tuple[_WorkPart, CommonRise]]
 
@@ -74,42 +77,34 @@ class UniformSlowdown(Detector):
     def detect(self, case: Case) -> Suspicion | RuledOut:
         history = case.extended_history
         if history.num_steps < COMMON_RISE.before + COMMON_RISE.after:
-            return self._cannot_tell(
+            return self.cannot_tell(
                 f"only {history.num_steps} steps of the job are recorded, and it takes "
                 f"{COMMON_RISE.before} before a change and {COMMON_RISE.after} after it to see one"
             )
         if case.parallelism.dp_size * case.parallelism.pp_size == 1:
-            return self._cannot_tell("with one worker, one and all of them look the same")
+            return self.cannot_tell("with one worker, one and all of them look the same")
         risen = _risen(history)
         return _suspicion(case, risen) if risen else self._none(history)
-
-    def _cannot_tell(self, reason: str) -> RuledOut:
-        return RuledOut(self.cause, reason, insufficient=True)
 
     def _none(self, history: ExtendedHistory) -> RuledOut:
         change = latest_onset(history.step_s)
         if change is None:
-            return RuledOut(
-                self.cause,
+            return self.denied(
                 f"steps take no longer than before, as far as the {history.num_steps} recorded "
-                "steps of the job show",
+                "steps of the job show"
             )
         since = f"steps take {as_ratio(change.ratio)} as long since step "
         since += f"{history.steps[change.position]}"
         typical = _typical_ratio(history, change)
         if typical is not None and np.log(typical) >= _MIN_SHARE_OF_RISE * np.log(change.ratio):
-            return RuledOut(
-                self.cause,
+            return self.cannot_tell(
                 f"{since}, and the typical worker's computations {as_ratio(typical)}, but workers "
                 "differ too much to say that all got slower alike",
-                insufficient=True,
-                figures={"step_time_ratio": change.ratio, "compute_ratio": typical},
+                step_time_ratio=change.ratio,
+                compute_ratio=typical,
             )
-        return RuledOut(
-            self.cause,
-            f"{since}, but not because all workers got slower alike",
-            figures={"step_time_ratio": change.ratio},
-        )
+        reason = f"{since}, but not because all workers got slower alike"
+        return self.denied(reason, step_time_ratio=change.ratio)
 
 
 # From this share of the step time's rise (in logarithms) a rise of the typical worker is no chance.
@@ -163,7 +158,7 @@ def _suspicion(case: Case, risen: RisenParts) -> Suspicion:
         confidence(up.standard_errors, MIN_DEVIATIONS),
         (),
         partial(finding_sentence, fact),
-        repair=FasterTypes(case, [(each.types, of.factors(num_before)) for each, of in risen]),
+        repair=_repair(case, risen),
         badness=up.badness,
         onset_step=(
             int(case.extended_history.steps[up.change.position]) if up.change.position else None
@@ -171,6 +166,17 @@ def _suspicion(case: Case, risen: RisenParts) -> Suspicion:
         persistence=lasts,
         evidence=_evidence(case, risen, up),
     )
+
+
+def _repair(case: Case, risen: RisenParts) -> ShortenedTypes:
+    """The operations that rose as they were before; no type is of two parts."""
+    sizes, factors = case.parallelism, dict[str, Floats]()
+    for part, up in risen:
+        factor = up.factors(case.extended_history.num_before)[:, None, None]
+        of_workers = np.broadcast_to(factor, (factor.size, sizes.dp_size, sizes.pp_size))
+        specs = case.replay.window.job.op_types.by_code.values()
+        factors |= {spec.name: of_workers for spec in specs if part.types(spec)}
+    return ShortenedTypes(case, factors)
 
 
 def _persistence(up: CommonRise, num_before: int) -> Persistence:
@@ -204,14 +210,9 @@ def _evidence(case: Case, risen: RisenParts, up: CommonRise) -> dict[str, Any]:
         "step_time_after_s": float(np.median(after_s)),
         "standard_errors": up.standard_errors,
         "slowdown": case.report.slowdown,
-        **_by_part(risen),
+        **{part.figure: rise.ratio for part, rise in risen},
         **_seconds(history, change.position, change.until),
     }
-
-
-def _by_part(risen: RisenParts) -> dict[str, Any]:
-    names = {_COMPUTE: "compute_ratio", _ONCE: "optimizer_ratio", _NETWORK: "transfer_ratio"}
-    return {names[part]: up.ratio for part, up in risen}
 
 
 def _seconds(history: ExtendedHistory, position: int, until: int) -> dict[str, float]:

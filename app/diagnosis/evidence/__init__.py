@@ -1,6 +1,5 @@
 """What do a window's operations show that a cause could explain?
 
-Read `features.py` first. `Case` (case.py) computes features, outliers, links and slowness; the
-other files hold evidence of one or two detectors.
+Read `slowness.py` first. Functions marked with `evidence` (case.py) answer once for each case.
 Imported by: advice, api, diagnosis.
 """

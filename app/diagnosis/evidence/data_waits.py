@@ -11,49 +11,71 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from app.diagnosis.case import Case
-from app.diagnosis.evidence.features import Features
-from app.diagnosis.evidence.interruptions import annotated_s, stalls
-from app.diagnosis.evidence.reported_delays import first_delays_s
+from app.diagnosis.case import Case, evidence
+from app.diagnosis.evidence.interruptions import (
+    InterruptionKind,
+    Interruptions,
+    annotated_s,
+    interruptions_of,
+    joined,
+    rows_of_group,
+    stalls,
+)
+from app.diagnosis.evidence.outliers import launch_delays
+from app.diagnosis.evidence.reported_delays import first_delays_s, late_by_s
 from app.diagnosis.evidence.stops import gaps_s
+from app.diagnosis.evidence.usual_steps import is_usual
 from app.diagnosis.statistics.persistence import MIN_HIT_SHARE, densest_stretch
 from app.trace.window import Floats
 
-# A wait for data takes at least this share of the step,
-MIN_SHARE = 0.01
-# and, where it is not annotated, so many times the usual launch delay.
-MIN_TIMES_USUAL = 20.0
-# Fewer late steps may be evaluations, or steps after a checkpoint.
-MIN_STEPS = 3
-# Share of late steps between the first and the last one: of a few workers, of the whole first stage
-# (which an evaluation holds up as well, though hardly every other step), and of workers that stall
-# elsewhere too.
-MIN_RATE_OF_FEW = 0.25
-MIN_RATE_OF_ALL = 0.4
-MIN_RATE_OF_STALLED = 0.9
-# The first forward is late more often than the worker's other computations, by so much and
-# MIN_TIMES_OTHERS times.
-MIN_BEYOND_OTHERS = 0.2
-# Shorter means than this share of the longest are all the same.
-_LEAST_SHARE = 0.05
+
+@dataclass(frozen=True, slots=True)
+class WaitLimits:
+    """From when on first forwards wait for data. All were chosen on made jobs."""
+
+    # A wait for data takes at least this share of the step,
+    min_share: float = 0.01
+    # and, where it is not annotated, so many times the usual launch delay.
+    min_times_usual: float = 20.0
+    # Fewer late steps may be evaluations, or steps after a checkpoint.
+    min_steps: int = 3
+    # Late begins of few steps, which may be evaluations, are mentioned from this share of the time.
+    min_odd_share: float = 0.05
+    # Share of late steps between the first and the last one: of a few workers, of the whole first
+    # stage (which an evaluation holds up as well, though hardly every other step), and of workers
+    # that stall elsewhere too.
+    min_rate_of_few: float = 0.25
+    min_rate_of_all: float = 0.4
+    min_rate_of_stalled: float = 0.9
+    # The first forward is late more often than the worker's other computations, by so much and so
+    # many times.
+    min_beyond_others: float = 0.2
+    min_times_others: float = 3.0
+    # Shorter means than this share of the longest are all the same.
+    least_share: float = 0.05
+    # Longer waits than so many times the usual one have another reason.
+    max_times_usual: float = 4.0
+    # Late steps are one stretch if it has this share of them.
+    min_share_in_stretch: float = 0.9
+    # Shorter waits than this share of the longest are what every loader takes.
+    min_share_of_longest: float = 0.4
+    # Where all workers wait: a share of the steps' time. Less is what loaders and hosts take.
+    min_share_of_all: float = 0.045
+    # Some workers wait, and not all: each on average so many times as long as any of the others,
+    # each long in this share of the steps with long waits, and together nearly all the time waited
+    # long.
+    min_times_longer: float = 2.0
+    min_times_longer_than_shortest: float = 4.0
+    min_share_of_steps: float = 0.25
+    min_share_of_few: float = 0.8
+    # Waits wander if in a typical step the second longest has at most this share of the longest.
+    max_share_of_second: float = 0.2
+    # Probability that the other hosts waited as well and showed nothing.
+    max_chance: float = 0.1
+
+
+LIMITS = WaitLimits()
 _NO_TIME_S = 1e-9
-# Longer waits than so many times the usual one have another reason.
-MAX_TIMES_USUAL = 4.0
-# Late steps are one stretch if it has this share of them.
-MIN_SHARE_IN_STRETCH = 0.9
-MIN_TIMES_OTHERS = 3.0
-# Shorter waits than this share of the longest are what every loader takes.
-MIN_SHARE_OF_LONGEST = 0.4
-# Where all workers wait: a share of the steps' time. Less is what loaders and hosts take anyway.
-MIN_SHARE_OF_ALL = 0.045
-# Some workers wait, and not all: each on average so many times as long as any of the others, each
-# long in this share of the steps with long waits, and together nearly all the time waited long.
-MIN_TIMES_LONGER = 2.0
-MIN_TIMES_LONGER_THAN_SHORTEST = 4.0
-MIN_SHARE_OF_STEPS = 0.25
-MIN_SHARE_OF_FEW = 0.8
-# Waits wander if in a typical step the second longest has at most this share of the longest.
-MAX_SHARE_OF_SECOND = 0.2
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +99,7 @@ class DataWaits:
     is_annotated: bool
 
 
+@evidence
 def data_waits(case: Case) -> DataWaits:
     """Data waits that make the step longer, annotated or inferred."""
     noted_s = annotated_s(case, "data-wait")
@@ -85,18 +108,18 @@ def data_waits(case: Case) -> DataWaits:
 
 def _annotated(case: Case, noted_s: Floats) -> DataWaits:
     """Waits [steps, dp, pp] that the client reports; only what delays launches counts."""
-    delay_s, late_by_s = _first_delays(case), case.late_by_s("data-wait")
-    least_s = np.asarray(MIN_SHARE * case.report.recorded_s)
-    matters = np.asarray(late_by_s.max(axis=(1, 2)) > least_s)
+    delay_s, noted_delay_s = _first_delays(case), late_by_s(case, "data-wait")
+    least_s = np.asarray(LIMITS.min_share * case.report.recorded_s)
+    matters = np.asarray(noted_delay_s.max(axis=(1, 2)) > least_s)
     has_loader = (noted_s > 0).any(axis=(0, 1))  # [pp]
     of_loaders = np.where(matters[:, None], noted_s[:, :, has_loader].reshape(matters.size, -1), 0)
     found = _waiting(of_loaders, _long_from_s(of_loaders[matters]))
     waits = np.zeros(noted_s.shape[1:], np.bool_)
     waits[:, has_loader] = found.waits.reshape(-1, int(has_loader.sum()))
-    wait_s = np.where(matters[:, None, None] & waits, late_by_s, 0.0)
+    wait_s = np.where(matters[:, None, None] & waits, noted_delay_s, 0.0)
     if not found.of_all:
-        wait_s = np.minimum(wait_s, _beyond_others_s(late_by_s, waits))
-    elif _joint_s(wait_s) < MIN_SHARE_OF_ALL * case.report.recorded_s.sum():
+        wait_s = np.minimum(wait_s, _beyond_others_s(noted_delay_s, waits))
+    elif _joint_s(wait_s) < LIMITS.min_share_of_all * case.report.recorded_s.sum():
         wait_s = np.zeros_like(wait_s)
     is_late = (wait_s > 0) & found.in_step[:, None, None]
     waits &= is_late.any(axis=0).any()
@@ -128,13 +151,13 @@ def _waiting(amount_s: Floats, long_from_s: float, *, is_whole: bool = True) -> 
     is_long = np.asarray(amount_s >= long_from_s)
     in_step = np.asarray(is_long.any(axis=1))
     num_workers = amount_s.shape[1]
-    if in_step.sum() < MIN_STEPS:
+    if in_step.sum() < LIMITS.min_steps:
         none = np.zeros(num_workers, np.bool_)
         return _Waiting(np.zeros_like(in_step), none, of_all=False, wanders=False)
     mean_s = amount_s[in_step].mean(axis=0)
     in_order = np.argsort(-mean_s, kind="stable")
     sorted_s = mean_s[in_order]
-    least_s = max(_LEAST_SHARE * float(sorted_s[0]), _NO_TIME_S)
+    least_s = max(LIMITS.least_share * float(sorted_s[0]), _NO_TIME_S)
     times = sorted_s[:-1] / np.maximum(sorted_s[1:], least_s)
     if not is_whole:
         times = times[: num_workers // 2]
@@ -144,15 +167,16 @@ def _waiting(amount_s: Floats, long_from_s: float, *, is_whole: bool = True) -> 
     long_s = np.where(is_long, amount_s, 0.0)
     is_some = (
         cut < num_workers
-        and times[cut - 1] >= (MIN_TIMES_LONGER if is_whole else MIN_TIMES_LONGER_THAN_SHORTEST)
-        and bool((is_long[in_step][:, waits].mean(axis=0) >= MIN_SHARE_OF_STEPS).all())
-        and long_s[:, waits].sum() >= MIN_SHARE_OF_FEW * long_s.sum()
+        and times[cut - 1]
+        >= (LIMITS.min_times_longer if is_whole else LIMITS.min_times_longer_than_shortest)
+        and bool((is_long[in_step][:, waits].mean(axis=0) >= LIMITS.min_share_of_steps).all())
+        and long_s[:, waits].sum() >= LIMITS.min_share_of_few * long_s.sum()
     )
     if is_some:
         return _Waiting(in_step, waits, of_all=False, wanders=False)
     in_order_s = np.sort(amount_s[in_step], axis=1)
     wanders = num_workers > 1 and bool(
-        np.median(in_order_s[:, -2] / in_order_s[:, -1]) <= MAX_SHARE_OF_SECOND
+        np.median(in_order_s[:, -2] / in_order_s[:, -1]) <= LIMITS.max_share_of_second
     )
     return _Waiting(in_step, np.ones(num_workers, np.bool_), of_all=True, wanders=wanders)
 
@@ -164,10 +188,10 @@ def _long_from_s(amount_s: Floats) -> float:
     as at the beginning of an epoch, do not say what is typical.
     """
     longest_s = -np.sort(-amount_s.max(axis=1, initial=0.0))
-    while longest_s.size >= MIN_STEPS and longest_s[0] > 0:
+    while longest_s.size >= LIMITS.min_steps and longest_s[0] > 0:
         half = int(np.searchsorted(np.cumsum(longest_s), longest_s.sum() / 2))
-        least_s = MIN_SHARE_OF_LONGEST * float(longest_s[half])
-        if (longest_s >= least_s).sum() >= MIN_STEPS:
+        least_s = LIMITS.min_share_of_longest * float(longest_s[half])
+        if (longest_s >= least_s).sum() >= LIMITS.min_steps:
             return least_s
         longest_s = longest_s[half + 1 :]
     return np.inf
@@ -186,24 +210,26 @@ def _beyond_others_s(delay_s: Floats, waits: NDArray[np.bool_]) -> Floats:
 
 def _inferred(case: Case) -> DataWaits:
     """First forwards launched late in the usual steps: evaluations delay them as well."""
-    delay_s, least_s = _first_delays(case), _least_s(case)
+    delay_s, recorded_s = _first_delays(case), case.report.recorded_s
+    usual_s = max(late.usual_s for late in launch_delays(case))
+    # [steps], the shortest delay that counts as a wait.
+    least_s = np.maximum(LIMITS.min_share * recorded_s, LIMITS.min_times_usual * usual_s)
     # Pauses that the client reports are no waits for data.
-    delay_s = np.maximum(0.0, delay_s - case.late_by_s("gc-pause"))
+    delay_s = np.maximum(0.0, delay_s - late_by_s(case, "gc-pause"))
     counts_s = np.where(
-        (delay_s > least_s[:, None, None]) & case.is_usual[:, None, None], delay_s, 0.0
+        (delay_s > least_s[:, None, None]) & is_usual(case)[:, None, None], delay_s, 0.0
     )
-    if not counts_s.any():
-        nobody = np.zeros(delay_s.shape, np.bool_)
-        return DataWaits(
-            delay_s, np.zeros(delay_s.shape), nobody, least_s, nobody[0],
-            of_all=False, wanders=False, is_annotated=False,
-        )  # fmt: skip
-    others, is_stalled = _others(case, least_s), case.cached(stalls).is_stalled
-    least_rate = np.maximum(MIN_RATE_OF_FEW, MIN_TIMES_OTHERS * others + MIN_BEYOND_OTHERS)
+    others, is_stalled = _others(case, least_s), stalls(case).is_stalled
+    least_rate = np.maximum(
+        LIMITS.min_rate_of_few, LIMITS.min_times_others * others + LIMITS.min_beyond_others
+    )
     # A stalled worker is late before its first forward as well.
-    least_rate = np.where(is_stalled, np.maximum(least_rate, MIN_RATE_OF_STALLED), least_rate)
+    least_rate = np.where(
+        is_stalled, np.maximum(least_rate, LIMITS.min_rate_of_stalled), least_rate
+    )
     is_late = np.zeros(delay_s.shape, np.bool_)
-    of_all, is_whole = False, all(map(_has_origins, case.groups))
+    of_all = False
+    is_whole = all(group.replayer.grid.origin_s is not None for group in case.groups)
     for stage in range(delay_s.shape[2]):
         own_s = counts_s[:, :, stage]
         if not own_s.any():
@@ -213,17 +239,17 @@ def _inferred(case: Case) -> DataWaits:
         rate = _rate(found.in_step[:, None] if found.of_all else mine)
         enough = rate >= least_rate[:, stage]
         if found.of_all:
-            enough &= (rate >= MIN_RATE_OF_ALL) & (mine.sum(axis=0) > 0)
+            enough &= (rate >= LIMITS.min_rate_of_all) & (mine.sum(axis=0) > 0)
         if stage == 0 and found.of_all:
             of_all = bool(enough.all()) and (
-                _joint_s(own_s[:, :, None]) >= MIN_SHARE_OF_ALL * case.report.recorded_s.sum()
+                _joint_s(own_s[:, :, None]) >= LIMITS.min_share_of_all * recorded_s.sum()
             )
             enough &= of_all
         elif found.of_all and is_late[:, :, 0].any() and not of_all:
             # Some of the first stage wait, and whole later stages for them.
             enough[:] = False
         is_late[:, :, stage] = mine & enough
-    is_late = _longest_stretch(is_late, case.is_usual)
+    is_late = _longest_stretch(case, is_late)
     wait_s = _waits_s(case, delay_s, is_late, of_all=of_all)
     waits = np.asarray(is_late.any(axis=0))
     if not of_all:
@@ -233,14 +259,14 @@ def _inferred(case: Case) -> DataWaits:
     )
 
 
-def _longest_stretch(is_late: NDArray[np.bool_], is_usual: NDArray[np.bool_]) -> NDArray[np.bool_]:
+def _longest_stretch(case: Case, is_late: NDArray[np.bool_]) -> NDArray[np.bool_]:
     """The late operations of the densest stretch of steps, if most are in it; else all of them.
 
     Odd steps neither begin a stretch nor break it.
     """
     in_step = np.asarray(is_late.any(axis=(1, 2)), np.float64)
-    first, end = densest_stretch(np.where(is_usual, in_step, MIN_HIT_SHARE))
-    if in_step[first:end].sum() < MIN_SHARE_IN_STRETCH * in_step.sum():
+    first, end = densest_stretch(np.where(is_usual(case), in_step, MIN_HIT_SHARE))
+    if in_step[first:end].sum() < LIMITS.min_share_in_stretch * in_step.sum():
         return is_late
     inside = np.zeros_like(is_late)
     inside[first:end] = is_late[first:end]
@@ -257,7 +283,7 @@ def _waits_s(case: Case, delay_s: Floats, is_late: NDArray[np.bool_], *, of_all:
     before, after = (
         _beside(case, is_late, order) for order in (slice(None), slice(None, None, -1))
     )
-    odd = ~case.is_usual[:, None, None] & before & after
+    odd = ~is_usual(case)[:, None, None] & before & after
     # A later stage shows only the part of a wait that outlasts the arrival of its input.
     of_all_s = float(np.median(delay_s[is_late])) if is_late.any() else 0.0
     for dp_rank, stage in np.argwhere(is_late.any(axis=0)):
@@ -265,52 +291,40 @@ def _waits_s(case: Case, delay_s: Floats, is_late: NDArray[np.bool_], *, of_all:
         usual_s = max(of_all_s, float(np.median(mine[is_late[:, dp_rank, stage]])))
         own = wait_s[:, dp_rank, stage]
         own[odd[:, dp_rank, stage]] = mine[odd[:, dp_rank, stage]]
-        is_far = own > MAX_TIMES_USUAL * usual_s
+        is_far = own > LIMITS.max_times_usual * usual_s
         own[is_far & (of_all | odd[:, dp_rank, stage])] = usual_s
     return wait_s
 
 
 def _beside(case: Case, is_late: NDArray[np.bool_], order: slice) -> NDArray[np.bool_]:
     """[steps, dp, pp], whether the nearest usual step before (or after) was late, or is missing."""
-    usual = case.is_usual[order]
+    usual = is_usual(case)[order]
     last = np.maximum.accumulate(np.where(usual, np.arange(usual.size), -1))
     found = is_late[order][np.maximum(last, 0)] | (last < 0)[:, None, None]
     return np.asarray(found[order] & is_late.any(axis=0))
-
-
-def _least_s(case: Case) -> Floats:
-    """[steps], the shortest delay that counts as a wait."""
-    usual_s = max(late.usual_s for late in case.delays)
-    least_s = np.maximum(MIN_SHARE * case.report.recorded_s, MIN_TIMES_USUAL * usual_s)
-    return np.asarray(least_s)
 
 
 def _first_delays(case: Case) -> Floats:
     """[steps, dp, pp], how late first forwards start by their own worker's doing."""
     sizes = (case.steps.size, case.parallelism.dp_size, case.parallelism.pp_size)
     first_s = np.zeros(sizes)
-    for group, late in zip(case.groups, case.delays, strict=True):
+    for group, late in zip(case.groups, launch_delays(case), strict=True):
         own_s = first_delays_s(group, late, is_surely=True)
         first_s[group.positions] = own_s.reshape(sizes[2], sizes[1], -1).transpose(2, 1, 0)
     return first_s
 
 
-def _has_origins(group: Features) -> bool:
-    return group.replayer.grid.origin_s is not None
-
-
 def _others(case: Case, least_s: Floats) -> Floats:
     """[dp, pp], share of the worker's other computations that are as late."""
-    sizes = (case.parallelism.dp_size, case.parallelism.pp_size)
-    others, trials = np.zeros(sizes), np.zeros(sizes)
-    for group, late in zip(case.groups, case.delays, strict=True):
-        at = group.positions
-        by_step = late.delay_s.reshape(-1, sizes[0], at.size)
-        for stage in range(sizes[1]):
-            rest = by_step[(late.stage == stage) & ~late.is_first]
-            others[:, stage] += (rest > least_s[at]).sum(axis=(0, 2))
-            trials[:, stage] += rest.shape[0] * at.size
-    return others / np.maximum(trials, 1)
+    late, trials = (
+        interruptions_of(case, InterruptionKind.LATE),
+        np.zeros(case.parallelism.pp_size, np.int64),
+    )
+    for of_group in launch_delays(case):
+        num_steps = of_group.delay_s.shape[1] // case.parallelism.dp_size
+        trials += np.bincount(of_group.stage[~of_group.is_first], minlength=trials.size) * num_steps
+    is_late = ~late.is_first & (late.excess_s + late.least_s > least_s[late.step])
+    return late.where(is_late).counts(case) / np.maximum(trials, 1)
 
 
 def _rate(is_late: NDArray[np.bool_]) -> Floats:
@@ -321,8 +335,18 @@ def _rate(is_late: NDArray[np.bool_]) -> Floats:
     return np.where(num_late > 0, num_late / (last - first + 1), 0.0)
 
 
-# Probability that the other hosts waited as well and showed nothing.
-MAX_CHANCE = 0.1
+def wait_rows(case: Case, found: DataWaits) -> Interruptions:
+    """The waits as late launches of first forwards."""
+    parts = []
+    for number, (group, late) in enumerate(zip(case.groups, launch_delays(case), strict=True)):
+        first_row = np.full(case.parallelism.pp_size, -1)
+        first_row[late.stage[late.is_first]] = late.rows[late.is_first]
+        wait_s = found.wait_s[group.positions]
+        step, dp_rank, stage = np.nonzero(wait_s)
+        lane = dp_rank * len(group.steps) + step
+        of_ops = (first_row[stage], lane, wait_s[step, dp_rank, stage], 0.0)
+        parts.append(rows_of_group(case, number, InterruptionKind.LATE, *of_ops))
+    return joined(parts)
 
 
 def host_of_first_stage(case: Case, found: DataWaits) -> str | None:
@@ -343,19 +367,17 @@ def host_of_first_stage(case: Case, found: DataWaits) -> str | None:
         return None
     wait_s = found.wait_s[is_late, dp_rank, 0]
     longer = wait_s[:, None] > wait_s + _behind_s(case, dp_rank, stage)[is_late]
-    return host if (1 - longer.mean()) ** wait_s.size < MAX_CHANCE else None
+    return host if (1 - longer.mean()) ** wait_s.size < LIMITS.max_chance else None
 
 
 def _behind_s(case: Case, dp_rank: int, stage: int) -> Floats:
     """[steps], how long after the first stage's first forward another stage's begins."""
     behind_s = np.zeros(case.steps.size)
-    for group, late in zip(case.groups, case.delays, strict=True):
+    for group, late in zip(case.groups, launch_delays(case), strict=True):
         lanes = dp_rank * len(group.steps) + np.arange(len(group.steps))
-        here, there = (
-            group.replayer.grid.start_s[late.rows[late.is_first & (late.stage == each)][0], lanes]
-            for each in (0, stage)
-        )
-        behind_s[group.positions] = there - here
+        firsts = [late.rows[late.is_first & (late.stage == place)][0] for place in (0, stage)]
+        here_s, there_s = group.replayer.grid.start_s[firsts][:, lanes]
+        behind_s[group.positions] = there_s - here_s
     return behind_s
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from app.diagnosis.case import Case
+from app.diagnosis.case import Case, evidence
 from app.diagnosis.evidence.expert_load import (
     MAX_CONSERVED,
     ExpertLoad,
@@ -20,7 +20,9 @@ from app.diagnosis.evidence.expert_load import (
     expert_load,
     slow_in_every_block,
 )
-from app.diagnosis.evidence.features import Computations, Features, work_signals
+from app.diagnosis.evidence.slowness import slowness
+from app.diagnosis.evidence.usual_steps import is_usual, usual_steps
+from app.diagnosis.features import Computations, Features, work_signals
 from app.engine.metrics import MAD_TO_DEVIATION
 from app.trace.window import Floats
 
@@ -65,27 +67,28 @@ def expert_times(case: Case, group: Features) -> Floats | None:
 
     What slow workers take longer whatever their load stays out. None where loads are not known.
     """
-    found, levels = case.cached(expert_load), case.cached(expert_levels)
+    found, levels = expert_load(case), expert_levels(case)
     ratio = None if found is None else _relative(case, found, group)
     if found is None or levels is None or ratio is None:
         return None
     # A stage with more tokens than the next one loses by that as well.
     ratio = ratio * levels.stage[:, None, None]
-    if case.slowness is not None:
-        lasting = case.slowness.slow_by[group.positions].transpose(1, 2, 0)
-        lasting = np.where(case.cached(hot_by_routing)[..., None], 1.0, lasting)
+    if (peers := slowness(case)) is not None:
+        lasting = peers.slow_by[group.positions].transpose(1, 2, 0)
+        lasting = np.where(hot_by_routing(case)[..., None], 1.0, lasting)
         ratio = ratio / lasting[:, :, None, :]
     return np.where(uneven_workers(case, found)[..., None, None], ratio, 1.0)
 
 
+@evidence
 def expert_levels(case: Case) -> ExpertLevels | None:
     """Levels over the usual steps; None where nothing varies with loads."""
-    found = case.cached(expert_load)
+    found = expert_load(case)
     if found is None or not found.varying.any():
         return None
     parts = []
     for group in case.groups:
-        ratio, usual = _relative(case, found, group), case.is_usual[group.positions]
+        ratio, usual = _relative(case, found, group), is_usual(case)[group.positions]
         if ratio is not None and usual.any():
             parts.append(ratio[..., usual].reshape(*ratio.shape[:2], -1))
     if not parts:
@@ -134,7 +137,7 @@ def _stage_ratios(case: Case, stage_error: float | None) -> Floats:
     ones = np.ones(case.parallelism.pp_size)
     if case.forward is None or case.backward is None or stage_error is None or ones.size < 2:
         return ones
-    took_s = (case.forward.mean_s + case.backward.mean_s)[case.usual_steps].mean(axis=(0, 1))
+    took_s = (case.forward.mean_s + case.backward.mean_s)[usual_steps(case)].mean(axis=(0, 1))
     if not (took_s > 0).all():
         return ones
     logs = np.log(took_s)
@@ -187,6 +190,7 @@ def _reference(mean: Floats, is_even: Flags, size: int) -> Floats:
     return found
 
 
+@evidence
 def hot_by_routing(case: Case) -> Flags:
     """[dp, pp], slow workers whose experts are the reason, not their GPU.
 
@@ -197,12 +201,13 @@ def hot_by_routing(case: Case) -> Flags:
     """
     sizes = case.parallelism
     found = np.zeros((sizes.dp_size, sizes.pp_size), np.bool_)
-    if sizes.ep_size < 2 or case.slowness is None:
+    peers = slowness(case)
+    if sizes.ep_size < 2 or peers is None:
         return found
-    slow_by = case.slowness.slow_by[case.usual_steps]
+    slow_by = peers.slow_by[usual_steps(case)]
     most, slow_by = slow_by.max(axis=0), slow_by.mean(axis=0)
     is_slow = slow_by > 1.0
-    found |= case.cached(slow_in_every_block)
+    found |= slow_in_every_block(case)
     tokens = work_signals(case.replay).get("tokens")
     if tokens is not None:
         mean = np.nan_to_num(np.nanmean(tokens, axis=0))
@@ -216,7 +221,7 @@ def _as_loads_make(case: Case, at_worst: Floats) -> Flags:
 
     `at_worst` [dp, pp] is a worker's slowness in its worst steps over that of the whole window.
     """
-    found, levels = case.cached(expert_load), case.cached(expert_levels)
+    found, levels = expert_load(case), expert_levels(case)
     if found is None or levels is None or not found.is_by_routing:
         return np.zeros(at_worst.shape, np.bool_)
     if found.is_together:

@@ -20,9 +20,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from app.diagnosis.case import Case
-from app.diagnosis.evidence.features import Computations, Features
+from app.diagnosis.case import Case, evidence
 from app.diagnosis.evidence.sequence_lengths import column_r
+from app.diagnosis.evidence.slowness import slowness
+from app.diagnosis.evidence.usual_steps import is_usual, usual_steps
+from app.diagnosis.features import Computations, Features
 from app.diagnosis.statistics.robust import quantiles
 from app.trace.window import Floats, Ints
 
@@ -127,6 +129,7 @@ def block_size(case: Case) -> int:
     return sizes.ep_size if is_known else sizes.dp_size
 
 
+@evidence
 def expert_load(case: Case) -> ExpertLoad | None:
     """Loads over the usual steps; None where there is nothing to compare."""
     parts = [part for part in (_deviations(case, group) for group in case.groups) if part]
@@ -159,11 +162,12 @@ def expert_load(case: Case) -> ExpertLoad | None:
         stages_r=_between_stages(both, of_workers),
         blocks_r=_between_blocks(both, chosen, size),
         conserved=_conserved(both, case.parallelism.ep_size),
-        tokens_r=_column_r(case, "tokens"),
-        squares_r=_column_r(case, "seq_len_sq"),
+        tokens_r=column_r(case, "tokens"),
+        squares_r=column_r(case, "seq_len_sq"),
     )
 
 
+@evidence
 def slow_in_every_block(case: Case) -> Flags:
     """[dp, pp], workers that are slow at the same place of each of several blocks.
 
@@ -173,11 +177,10 @@ def slow_in_every_block(case: Case) -> Flags:
     sizes = case.parallelism
     found = np.zeros((sizes.dp_size, sizes.pp_size), np.bool_)
     size = block_size(case)
-    if sizes.ep_size < 2 or case.slowness is None or sizes.dp_size == size:
+    peers = slowness(case)
+    if sizes.ep_size < 2 or peers is None or sizes.dp_size == size:
         return found
-    is_slow = (case.slowness.slow_by[case.usual_steps].mean(axis=0) > 1.0).reshape(
-        -1, size, sizes.pp_size
-    )
+    is_slow = (peers.slow_by[usual_steps(case)].mean(axis=0) > 1.0).reshape(-1, size, sizes.pp_size)
     everywhere = is_slow.all(axis=0)
     return np.tile(everywhere & ~everywhere.all(axis=0), (len(is_slow), 1))
 
@@ -186,9 +189,10 @@ def _lasting(case: Case, size: int) -> tuple[Flags, float]:
     """[blocks, pp] with a place that is slow in every block, and how far its ranks differ."""
     slow = slow_in_every_block(case)
     blocks: Flags = np.asarray(slow.reshape(-1, size, slow.shape[1]).any(axis=1))
-    if case.slowness is None or not blocks.any():
+    peers = slowness(case)
+    if peers is None or not blocks.any():
         return blocks, 0.0
-    level = case.slowness.slow_by[case.usual_steps].mean(axis=0)
+    level = peers.slow_by[usual_steps(case)].mean(axis=0)
     return blocks, float(np.log(level)[np.repeat(blocks, size, axis=0)].std())
 
 
@@ -203,7 +207,7 @@ def _deviations(case: Case, group: Features) -> tuple[Floats, Floats, Flags] | N
     ranks and steps for the micro-batch's position. None where directions do not correspond.
     """
     forward, backward = group.forward, group.backward
-    usual = np.flatnonzero(case.is_usual[group.positions])
+    usual = np.flatnonzero(is_usual(case)[group.positions])
     if forward is None or backward is None or not usual.size:
         return None
     usual = usual[:: -(-usual.size // _max_steps(case, forward))]
@@ -319,10 +323,6 @@ def _pearson(one: Floats, other: Floats) -> float:
     return float(one @ other) / size if size > 0 else 0.0
 
 
-def _column_r(case: Case, name: str) -> float | None:
-    return case.cached_for(column_r, name)
-
-
 NOT_TOLD_APART = (
     "computations vary by rank and micro-batch, as uneven experts or uneven sequences make them: "
     "without token counts these look alike"
@@ -333,5 +333,5 @@ def is_not_told_apart(case: Case) -> bool:
     """Whether a job with experts varies in a way that sequences may explain as well."""
     if case.parallelism.ep_size < 2:
         return False
-    found = case.cached(expert_load)
+    found = expert_load(case)
     return found is not None and found.varies and not (found.by_sequences or found.by_experts)

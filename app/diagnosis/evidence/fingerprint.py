@@ -4,10 +4,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from app.diagnosis.case import Case
-from app.diagnosis.evidence.features import Features
+from app.diagnosis.case import Case, evidence
 from app.diagnosis.evidence.interruptions import annotated_s
 from app.diagnosis.evidence.late_workers import late_workers
+from app.diagnosis.features import Features
 from app.engine.arrivals.arrivals import arrivals_record
 from app.engine.metrics import slowdown
 from app.engine.what_if import Replayer
@@ -77,7 +77,7 @@ def arrivals_of(case: Case) -> ArrivalsRecord | None:
     found = case.replay.arrivals
     if found is None:
         return None
-    kinds = {each.late.place: each.kind for each in case.cached(late_workers)}
+    kinds = {each.late.place: each.kind for each in late_workers(case)}
     return arrivals_record(found, kinds)
 
 
@@ -109,7 +109,7 @@ def unexplained_share(case: Case, findings: Sequence[Finding]) -> float | None:
     left_s = found.lost_without_s(explained).max(axis=0)
     of_all = sum(finding.cost or 0.0 for finding in findings if not finding.culprits)
     step_s = float(case.report.recorded_s.mean())
-    share = max(0.0, min(float(left_s.mean()) / step_s, case.cached(_waited_share)) - of_all)
+    share = max(0.0, min(float(left_s.mean()) / step_s, _waited_share(case)) - of_all)
     # A culprit without a finding stays unexplained, even if late together with an explained one.
     unnamed_s = [each.waited_for_s for each in found.culprits if each.place not in set(explained)]
     if findings and not of_all:
@@ -138,6 +138,7 @@ def _is_named(place: RankPlace, findings: Sequence[Finding]) -> bool:
     return False
 
 
+@evidence
 def _waited_share(case: Case) -> float:
     """The longest waiting of one rank, overlapping waits counted once, as a share of the step."""
     found = case.replay.arrivals

@@ -1,37 +1,53 @@
-"""Computations that were interrupted or launched late, and what clients annotate of it.
+"""One table of a window's interruptions: operations that took too long or were launched late.
 
-`ComputationEvents` joins the outliers and late launches of all groups of a window. Annotations are
-gc-pause and data-wait. `stalls` finds the few workers that are stopped here and there, in forward
-and backward, while the others are not.
+`interruptions` has a row for each computation that is far longer than expected or launched late,
+and for each one that the client's gc-pause and data-wait rows, or a `gc` operation, interrupt;
+stops.py makes rows of the same table of single long stops and of late begins. Each cause takes the
+rows that it explains, and repairs them alike. `stalls` finds the few workers that are interrupted
+here and there, in forward and backward, while the others are not.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
-from functools import cached_property
+from enum import IntEnum
+from functools import cached_property, partial
 
 import numpy as np
 from numpy.typing import NDArray
 
-from app.diagnosis.case import Case
-from app.diagnosis.evidence.features import Features
-from app.diagnosis.evidence.outliers import LaunchDelays, Outliers
-from app.diagnosis.evidence.reported_delays import AnnotatedDelays, annotated_seconds
-from app.diagnosis.repair import BlamedByGroup, BlamedOps
+from app.diagnosis.case import Case, evidence
+from app.diagnosis.evidence.outliers import launch_delays, outliers
+from app.diagnosis.evidence.reported_delays import annotated_delays, annotated_seconds, annotations
+from app.diagnosis.evidence.usual_steps import is_usual
+from app.diagnosis.finding import Worker
+from app.diagnosis.repair import BlamedOps, Repair, delays_repair, durations_repair
 from app.diagnosis.statistics.robust import CHANCE_MARGIN, MIN_CHANCE, log_binomial_tail
-from app.trace.ops import COMPUTE_STREAM, NUM_CODES, Direction
-from app.trace.window import Floats, Integers, Ints, Trace
+from app.trace.ops import COMPUTE_STREAM, OP_CODES
+from app.trace.window import Floats, Ints
+
+
+class InterruptionKind(IntEnum):
+    """What shows an interruption; from `LONG` on it lies inside the operation, else before it."""
+
+    LATE = 0  # launched later than usual
+    LATE_BY_GC = 1  # launched late after a gc-pause row of the client
+    LATE_BY_DATA = 2  # launched late after a data-wait row of the client
+    LONG = 3  # longer than expected
+    LONG_BY_GC = 4  # has a gc-pause row of the client inside
+    GC_OP = 5  # a `gc` operation that took time
 
 
 @dataclass(frozen=True)
-class ComputationEvents:
-    """Computations that took too long or were launched late, each once.
+class Interruptions:
+    """Operations that were interrupted, or launched late, each once for each kind.
 
-    Shapes: all [events]. `group` is a position in `case.groups`, `step` one in `case.steps`; `row`
-    and `lane` are the group's, `item` is the micro-batch in a chunk, -1 where unknown. `excess_s`
-    is the time too long or too late, `least_s` the duration without it, and `ratio` the recorded
-    time over the expected one.
+    Shapes: all [rows]. `group` is a position in `case.groups`, `step` one in `case.steps`; `row`
+    and `lane` are the group's, `item` is the micro-batch in a chunk, -1 where unknown. `is_first`:
+    it is the stage's first forward. `excess_s` is the time too long or too late, `least_s` the
+    duration without it, and `ratio` the recorded time over the expected one.
     """
 
+    kind: Ints
     group: Ints
     row: Ints
     lane: Ints
@@ -40,26 +56,41 @@ class ComputationEvents:
     dp_rank: Ints
     stage: Ints
     is_backward: NDArray[np.bool_]
+    is_first: NDArray[np.bool_]
     ratio: Floats
     excess_s: Floats
     least_s: Floats
 
+    @property
+    def is_inside(self) -> NDArray[np.bool_]:
+        """Whether the operation itself took too long, else it was launched late."""
+        return np.asarray(self.kind >= InterruptionKind.LONG)
+
+    @property
+    def workers(self) -> list[Worker]:
+        """Whose rows these are, each once, in their order."""
+        return list(dict.fromkeys(zip(self.dp_rank.tolist(), self.stage.tolist(), strict=True)))
+
     @cached_property
     def size(self) -> int:
-        """Number of events."""
+        """Number of rows."""
         return int(self.row.size)
 
-    def where(self, chosen: NDArray[np.bool_]) -> "ComputationEvents":
-        """The chosen events."""
+    def where(self, chosen: NDArray[np.bool_]) -> "Interruptions":
+        """The chosen rows."""
         if not self.size:
             return self
         at = np.flatnonzero(chosen)
         if at.size == self.size:
             return self
-        return ComputationEvents(*(getattr(self, name)[at] for name in _NAMES))
+        return Interruptions(*(getattr(self, name)[at] for name in _COLUMNS))
+
+    def of_workers(self, chosen: NDArray[np.bool_]) -> "Interruptions":
+        """The rows of chosen workers [dp, pp]."""
+        return self.where(chosen[self.dp_rank, self.stage])
 
     def counts(self, case: Case) -> Ints:
-        """[dp, pp], events of each worker."""
+        """[dp, pp], rows of each worker."""
         shape = case.parallelism.dp_size, case.parallelism.pp_size
         worker = self.dp_rank * shape[1] + self.stage
         return np.bincount(worker, minlength=case.num_workers).reshape(shape)
@@ -67,12 +98,27 @@ class ComputationEvents:
     def seconds(self, case: Case) -> Floats:
         """[steps, dp, pp], excess seconds of each worker."""
         sizes = (case.steps.size, case.parallelism.dp_size, case.parallelism.pp_size)
-        found = np.zeros(sizes)
-        np.add.at(found, (self.step, self.dp_rank, self.stage), self.excess_s)
-        return found
+        total_s = np.zeros(sizes)
+        np.add.at(total_s, (self.step, self.dp_rank, self.stage), self.excess_s)
+        return total_s
 
-    def blamed_ops(self, case: Case, seconds: Floats) -> BlamedByGroup:
-        """The operations by group; `seconds` [events] are their durations or delays."""
+    def in_steps(self, case: Case) -> NDArray[np.bool_]:
+        """[steps], whether any row is in each step."""
+        is_hit = np.zeros(case.steps.size, np.bool_)
+        is_hit[self.step] = True
+        return is_hit
+
+    def repair(self, case: Case) -> Repair:
+        """Interrupted operations take `least_s`."""
+        inside = self.where(self.is_inside)
+        return durations_repair(inside._by_group(case, inside.least_s))
+
+    def delays(self, case: Case) -> Repair:
+        """Operations that were launched late, by `excess_s`."""
+        before = self.where(~self.is_inside)
+        return delays_repair(before._by_group(case, before.excess_s))
+
+    def _by_group(self, case: Case, seconds: Floats) -> dict[tuple[int, ...], BlamedOps]:
         return {
             group.steps: BlamedOps(self.row[mine], self.lane[mine], seconds[mine])
             for number, group in enumerate(case.groups)
@@ -80,339 +126,298 @@ class ComputationEvents:
         }
 
 
-_NAMES = tuple(each.name for each in fields(ComputationEvents))
+_COLUMNS = tuple(column.name for column in fields(Interruptions))
 
-# Clocks count nanoseconds: a duration of 0 is less than one.
+
+def is_one_of(case: Case, workers: Iterable[Worker]) -> NDArray[np.bool_]:
+    """[dp, pp], whether each worker is one of these."""
+    is_one = np.zeros((case.parallelism.dp_size, case.parallelism.pp_size), np.bool_)
+    for worker in workers:
+        is_one[worker] = True
+    return is_one
+
+
+def workers_where(chosen: NDArray[np.bool_]) -> list[Worker]:
+    """The chosen ones of all workers [dp, pp]."""
+    return [(int(dp_rank), int(stage)) for dp_rank, stage in np.argwhere(chosen)]
+
+
+# Clocks count nanoseconds: a duration of 0 is less than one. The least divisor of a ratio.
 _CLOCK_TICK_S = 1e-9
 
 
-def join_events(parts: list[ComputationEvents]) -> ComputationEvents:
-    """The events of all parts, of which there is at least one."""
+def joined(parts: Sequence[Interruptions]) -> Interruptions:
+    """The rows of all parts, of which there is at least one."""
     filled = [part for part in parts if part.size] or parts[:1]
     if len(filled) == 1:
         return filled[0]
-    return ComputationEvents(
-        *(np.concatenate([getattr(part, name) for part in filled]) for name in _NAMES)
+    return Interruptions(
+        *(np.concatenate([getattr(part, name) for part in filled]) for name in _COLUMNS)
     )
 
 
-def no_events() -> ComputationEvents:
-    """No events at all."""
-    place, seconds = np.empty(0, np.int64), np.empty(0)
-    return ComputationEvents(
-        group=place,
-        row=place,
-        lane=place,
-        item=place,
-        step=place,
-        dp_rank=place,
-        stage=place,
-        is_backward=np.empty(0, np.bool_),
-        ratio=seconds,
-        excess_s=seconds,
-        least_s=seconds,
-    )
+def no_rows(case: Case) -> Interruptions:
+    """A table without rows."""
+    nothing = np.empty(0, np.int64)
+    return rows_of_group(case, 0, InterruptionKind.LATE, nothing, nothing, np.empty(0), 0.0)
 
 
-def long_computations(case: Case) -> ComputationEvents:
-    """Outliers of all groups."""
-    return join_events(
-        [_long(case, *each) for each in enumerate(zip(case.groups, case.outliers, strict=True))]
-    )
+@evidence
+def interruptions(case: Case) -> Interruptions:
+    """The window's table, by kind and group."""
+    parts = [
+        rows_of_group(case, number, kind, *ops)
+        for kind, ops_of_group in _OPS.items()
+        for number in range(len(case.groups))
+        for ops in ops_of_group(case, number)
+    ]
+    return joined(parts)
 
 
-def late_computations(
-    case: Case,
-    choose: Callable[[LaunchDelays], NDArray[np.bool_]],
-    at_least_s: Callable[[LaunchDelays], Floats],
-) -> ComputationEvents:
-    """Computations of the chosen rows launched later than `at_least_s` [computations]."""
-    return join_events(
-        [
-            _late(case, number, group, late, choose(late), at_least_s(late))
-            for number, (group, late) in enumerate(zip(case.groups, case.delays, strict=True))
-        ]
-    )
+@evidence
+def interruptions_of(case: Case, kind: InterruptionKind) -> Interruptions:
+    """The table's rows of one kind."""
+    table = interruptions(case)
+    return table.where(table.kind == kind)
 
 
-def _long(case: Case, number: int, of_group: tuple[Features, Outliers]) -> ComputationEvents:
-    group, found = of_group
-    return ComputationEvents(
-        group=np.full(found.row.size, number),
-        row=found.row,
-        lane=found.lane,
-        item=found.item,
-        step=group.positions[found.step],
-        dp_rank=found.dp_rank,
-        stage=found.stage,
-        is_backward=found.direction == 1,
-        ratio=found.ratio,
-        excess_s=found.excess_s,
-        least_s=found.expected_s,
-    )
-
-
-def _late(
+def rows_of_group(
     case: Case,
     number: int,
-    group: Features,
-    late: LaunchDelays,
-    chosen: NDArray[np.bool_],
-    at_least_s: Floats,
-) -> ComputationEvents:
-    at, lane = np.nonzero((late.delay_s > at_least_s[:, None]) & chosen[:, None])
-    dp_rank, step = np.divmod(lane, len(group.steps))
-    delay_s, row = late.delay_s[at, lane], late.rows[at]
+    kind: Ints | InterruptionKind,
+    row: Ints,
+    lane: Ints,
+    excess_s: Floats,
+    least_s: Floats | float,
+    item: Ints | int = -1,
+) -> Interruptions:
+    """Rows of one group of steps, whose other columns follow from `row` and `lane`."""
+    group, late = case.groups[number], launch_delays(case)[number]
+    dp_rank, position = np.divmod(lane, len(group.steps))
+    is_backward, is_first = np.zeros((2, group.replayer.template.num_ops), np.bool_)
+    is_backward[late.rows], is_first[late.rows] = late.is_backward, late.is_first
+    kind, least_s = np.full(row.size, kind), np.full(row.size, least_s)
     took_s = group.replayer.durations.recorded_s[row, lane]
-    return ComputationEvents(
-        group=np.full(at.size, number),
-        row=row,
-        lane=lane,
-        item=np.full(at.size, -1),
-        step=group.positions[step],
-        dp_rank=dp_rank,
-        stage=late.stage[at],
-        is_backward=late.is_backward[at],
-        ratio=1 + delay_s / np.maximum(np.maximum(took_s, late.usual_s), _CLOCK_TICK_S),
-        excess_s=delay_s - late.usual_s,
-        least_s=np.full(at.size, late.usual_s),
-    )
-
-
-# Least divisor of a ratio.
-MIN_S = 1e-9
-
-
-def annotated_s(case: Case, name: str) -> Floats:
-    """[steps, dp, pp], seconds of one type of annotation; not to be written to."""
-    return case.cached_for(_annotated_s, name)
-
-
-def _annotated_s(case: Case, name: str) -> Floats:
-    return annotated_seconds(case.annotations(name), case.steps, case.parallelism)
-
-
-def annotated_launches(case: Case, name: str) -> ComputationEvents:
-    """Computations that annotations of one type made late; `excess_s` is the annotated delay."""
-    return case.cached_for(_annotated_launches, name)
-
-
-def _annotated_launches(case: Case, name: str) -> ComputationEvents:
-    found = case.annotated_delays(name)
-    if not found:
-        return no_events()
-    return join_events(
-        [
-            _launched(number, *each)
-            for number, each in enumerate(zip(case.groups, case.delays, found, strict=True))
-        ]
-    )
-
-
-def _launched(
-    number: int, group: Features, late: LaunchDelays, found: AnnotatedDelays
-) -> ComputationEvents:
-    kept = np.flatnonzero(found.seconds > 0)
-    row, lane, at = (each[kept] for each in (found.row, found.lane, found.at))
-    seconds = found.seconds[kept]
-    dp_rank, step = np.divmod(lane, len(group.steps))
-    took_s = group.replayer.durations.recorded_s[row, lane]
-    return ComputationEvents(
-        group=np.full(kept.size, number),
-        row=row,
-        lane=lane,
-        item=np.full(kept.size, -1),
-        step=group.positions[step],
-        dp_rank=dp_rank,
-        stage=late.stage[at],
-        is_backward=late.is_backward[at],
-        ratio=1 + seconds / np.maximum(took_s, _CLOCK_TICK_S),
-        excess_s=seconds,
-        least_s=np.zeros(kept.size),
-    )
-
-
-def annotated_pauses(case: Case) -> ComputationEvents:
-    """Computations with gc-pause annotations inside; the pauses are their excess."""
-    return case.cached(_annotated_pauses)
-
-
-def _annotated_pauses(case: Case) -> ComputationEvents:
-    pauses = case.annotations("gc-pause")
-    if pauses is None:
-        return no_events()
-    inside = _computation_around(case, pauses)
-    known = inside >= 0
-    computations = case.replay.window.trace.select(inside[known])
-    return join_events(
-        [
-            _paused(case, number, group, computations, pauses.duration_s[known])
-            for number, group in enumerate(case.groups)
-        ]
-    )
-
-
-def _computation_around(case: Case, pauses: Trace) -> Ints:
-    """[pauses], the trace's row of the computation that each began in, -1 if in none.
-
-    Recorded times are compared, as clock correction moves operations only.
-    """
-    trace, types = case.replay.window.trace, case.replay.window.job.op_types
-    is_computation = types.flags(lambda spec: spec.stream == COMPUTE_STREAM)
-    paused = np.zeros((case.parallelism.dp_size, case.parallelism.pp_size), np.bool_)
-    paused[pauses.dp_rank, pauses.stage] = True
-    rows = np.flatnonzero(is_computation[trace.optype] & paused[trace.dp_rank, trace.stage])
-    both = [
-        np.concatenate([column[rows], of_pauses])
-        for column, of_pauses in (
-            (trace.step, pauses.step),
-            (trace.dp_rank, pauses.dp_rank),
-            (trace.stage, pauses.stage),
-            (trace.start_s, pauses.start_s),
-        )
-    ]
-    is_pause = np.arange(both[0].size) >= rows.size
-    # The last computation of the worker's step that began no later than the pause.
-    order = np.lexsort((is_pause, both[3], both[2], both[1], both[0]))
-    before = np.where(is_pause[order], -1, np.arange(order.size))
-    last = np.empty(order.size, np.int64)
-    last[order] = order[np.maximum(np.maximum.accumulate(before), 0)]
-    at = last[rows.size :]
-    found = np.where(at < rows.size, rows[np.minimum(at, rows.size - 1)], -1)
-    same = [
-        column[found] == of_pauses
-        for column, of_pauses in (
-            (trace.step, pauses.step),
-            (trace.dp_rank, pauses.dp_rank),
-            (trace.stage, pauses.stage),
-        )
-    ]
-    inside = (trace.start_s[found] <= pauses.start_s) & (
-        pauses.start_s < trace.start_s[found] + trace.duration_s[found]
-    )
-    return np.where((found >= 0) & np.logical_and.reduce(same) & inside, found, -1)
-
-
-def _paused(
-    case: Case, number: int, group: Features, computations: Trace, pause_s: Floats
-) -> ComputationEvents:
-    steps, template = np.asarray(group.steps), group.replayer.template
-    mine = np.isin(computations.step, steps)
-    computations, pause_s = computations.select(mine), pause_s[mine]
-    num_lanes = group.replayer.dp_size * steps.size
-    lane = computations.dp_rank * steps.size + np.searchsorted(steps, computations.step)
-    keys, at = np.unique(_rows(group, computations) * num_lanes + lane, return_inverse=True)
-    row, lane = np.divmod(keys, num_lanes)
-    dp_rank, step = np.divmod(lane, steps.size)
-    took_s = group.replayer.durations.recorded_s[row, lane]
-    excess_s = np.minimum(np.bincount(at, pause_s, keys.size), took_s)
-    forward = template.op_types.flags(lambda spec: spec.direction is Direction.FORWARD)
-    return ComputationEvents(
+    expected_s = np.where(kind >= InterruptionKind.LONG, least_s, np.maximum(took_s, least_s))
+    lasted_s = np.where(kind >= InterruptionKind.LONG, took_s, expected_s + least_s + excess_s)
+    return Interruptions(
+        kind=kind,
         group=np.full(row.size, number),
         row=row,
         lane=lane,
-        item=np.full(row.size, -1),
-        step=group.positions[step],
+        item=np.full(row.size, item),
+        step=group.positions[position],
         dp_rank=dp_rank,
-        stage=template.stage[row],
-        is_backward=~forward[template.optype[row]],
-        ratio=took_s / np.maximum(took_s - excess_s, MIN_S),
+        stage=group.replayer.template.stage[row],
+        is_backward=is_backward[row],
+        is_first=is_first[row],
+        ratio=lasted_s / np.maximum(expected_s, _CLOCK_TICK_S),
         excess_s=excess_s,
-        least_s=took_s - excess_s,
+        least_s=least_s,
     )
 
 
-def _rows(group: Features, computations: Trace) -> Ints:
-    """The template's row of each operation of the trace."""
-    template = group.replayer.template
-    num_ids = int(template.seq_id.max()) + 1
-
-    def key(stage: Integers, optype: Integers, seq_id: Integers) -> Ints:
-        return (stage.astype(np.int64) * NUM_CODES + optype) * num_ids + seq_id
-
-    keys = key(template.stage, template.optype, template.seq_id)
-    order = np.argsort(keys)
-    wanted = key(computations.stage, computations.optype, computations.seq_id)
-    return order[np.searchsorted(keys[order], wanted)]
+# Rows, lanes, excess_s and least_s of a group's operations, and items where known.
+_Ops = Iterator[tuple[Ints, Ints, Floats, Floats | float] | tuple[Ints, Ints, Floats, Floats, Ints]]
 
 
-# Shorter forwards are no pauses.
+def _long(case: Case, number: int) -> _Ops:
+    """Computations far longer than expected."""
+    found = outliers(case)[number]
+    yield found.row, found.lane, found.excess_s, found.expected_s, found.item
+
+
+def _late(case: Case, number: int) -> _Ops:
+    """Computations launched far later than usual."""
+    late = launch_delays(case)[number]
+    at, lane = np.nonzero(late.delay_s > STALLS.min_times_usual * late.usual_s)
+    yield late.rows[at], lane, late.delay_s[at, lane] - late.usual_s, late.usual_s
+
+
+def _late_by(case: Case, number: int, name: str) -> _Ops:
+    """Computations that the client's rows of a type made late, by the annotated delay."""
+    for found in annotated_delays(case, name)[number : number + 1]:
+        late = np.flatnonzero(found.seconds > 0)
+        yield found.row[late], found.lane[late], found.seconds[late], 0.0
+
+
+def _long_by_gc(case: Case, number: int) -> _Ops:
+    """Computations with gc-pause rows inside; the pauses are their excess."""
+    group, notes = case.groups[number], annotations(case, "gc-pause")
+    if notes is None:
+        return
+    template, grid = group.replayer.template, group.replayer.grid
+    steps = np.asarray(group.steps)
+    notes = notes.select(np.isin(notes.step, steps))
+    lane = notes.dp_rank.astype(np.int64) * steps.size + np.searchsorted(steps, notes.step)
+    begins_s = notes.start_s.copy()
+    if grid.shift_s is not None:
+        begins_s += grid.shift_s[notes.stage, lane]
+    is_computation = template.op_types.flags(lambda spec: spec.stream == COMPUTE_STREAM)
+    row = np.full(lane.size, -1)
+    for stage in np.unique(notes.stage).tolist():
+        of_stage = np.flatnonzero(is_computation[template.optype] & (template.stage == stage))
+        if not of_stage.size:
+            continue
+        mine = np.flatnonzero(notes.stage == stage)
+        start_s = grid.start_s[of_stage[:, None], lane[mine]]
+        # The last computation that began no later than the pause; a corrected clock rounds.
+        is_begun = start_s <= begins_s[mine] + _CLOCK_TICK_S
+        began_s = np.where(is_begun, start_s, -np.inf)
+        last = of_stage[of_stage.size - 1 - began_s[::-1].argmax(axis=0)]
+        ends_s = grid.start_s[last, lane[mine]] + grid.duration_s[last, lane[mine]]
+        is_inside = is_begun.any(axis=0) & (begins_s[mine] < ends_s - _CLOCK_TICK_S)
+        row[mine] = np.where(is_inside, last, -1)
+    known, num_lanes = row >= 0, grid.start_s.shape[1]
+    ops, of_note = np.unique(row[known] * num_lanes + lane[known], return_inverse=True)
+    row, lane = np.divmod(ops, num_lanes)
+    took_s = group.replayer.durations.recorded_s[row, lane]
+    paused_s = np.minimum(np.bincount(of_note, notes.duration_s[known], ops.size), took_s)
+    yield row, lane, paused_s, took_s - paused_s
+
+
+# The `gc` operation takes no time unless garbage is collected in it: a share of the step, chosen.
+_GC_SHARE = 0.005
+
+
+def _gc_ops(case: Case, number: int) -> _Ops:
+    """`gc` operations that took time."""
+    replayer = case.groups[number].replayer
+    rows = np.flatnonzero(replayer.template.optype == OP_CODES["gc"])
+    took_s = replayer.durations.recorded_s[rows]
+    is_long = took_s > _GC_SHARE * float(replayer.simulated_s.mean())
+    if not is_long.any():
+        return
+    short_s = took_s[~is_long]
+    usual_s = float(np.median(short_s)) if short_s.size else 0.0
+    at, lane = np.nonzero(is_long)
+    yield rows[at], lane, took_s[at, lane] - usual_s, usual_s
+
+
+_OPS: Mapping[InterruptionKind, Callable[[Case, int], _Ops]] = {
+    InterruptionKind.LONG: _long,
+    InterruptionKind.LATE: _late,
+    InterruptionKind.LONG_BY_GC: _long_by_gc,
+    InterruptionKind.LATE_BY_GC: partial(_late_by, name="gc-pause"),
+    InterruptionKind.LATE_BY_DATA: partial(_late_by, name="data-wait"),
+    InterruptionKind.GC_OP: _gc_ops,
+}
+
+
+@evidence
+def annotated_s(case: Case, name: str) -> Floats:
+    """[steps, dp, pp], seconds of one type of annotation; not to be written to."""
+    return annotated_seconds(annotations(case, name), case.steps, case.parallelism)
+
+
+# Shorter forwards are no pauses, chosen.
 MIN_PAUSE_RATIO = 1.25
-# An interruption is common to all if this share of the workers has it.
+# An interruption is common to all if this share of the workers has it, chosen.
 MIN_SHARE_AT_ONCE = 0.9
-MIN_WORKERS = 2
 
 
-def longer_at_once(case: Case, found: ComputationEvents) -> NDArray[np.bool_]:
-    """[events], pauses that nearly all workers have in the same forward of the same step."""
-    num_workers = case.num_workers
-    if num_workers < MIN_WORKERS or not found.size:
-        return np.zeros(found.size, np.bool_)
-    key = found.step * (int(found.item.max()) + 2) + found.item + 1
-    is_pause = ~found.is_backward & (found.item >= 0) & (found.ratio >= MIN_PAUSE_RATIO)
+def longer_at_once(case: Case, rows: Interruptions) -> NDArray[np.bool_]:
+    """[rows], pauses that nearly all workers have in the same forward of the same step."""
+    if case.num_workers == 1 or not rows.size:
+        return np.zeros(rows.size, np.bool_)
+    key = rows.step * (int(rows.item.max()) + 2) + rows.item + 1
+    is_pause = ~rows.is_backward & (rows.item >= 0) & (rows.ratio >= MIN_PAUSE_RATIO)
     counts = np.bincount(key[is_pause], minlength=int(key.max()) + 1)
-    is_shared = np.asarray(counts >= MIN_SHARE_AT_ONCE * num_workers)
+    is_shared = np.asarray(counts >= MIN_SHARE_AT_ONCE * case.num_workers)
     return np.asarray(is_shared[key] & is_pause)
 
 
-# A computation is stopped if it, or the delay before it, is longer by this share of its expected
-# duration;
-MIN_STOP_SHARE = 0.35
-# a delay also takes so many times the usual one.
-MIN_TIMES_USUAL = 20.0
-# Probability that chance makes any of all workers look stalled,
-MAX_STALL_CHANCE = 1e-6
-# and one worker in one direction: it must show in both.
-MAX_CHANCE_PER_DIRECTION = 0.1
-# Stalls of more workers than this share have another cause.
-MAX_SHARE_OF_FEW = 0.34
+def among(rows: Interruptions, others: Interruptions) -> NDArray[np.bool_]:
+    """[rows], whether each is about the same operation as one of the others."""
+    if not rows.size or not others.size:
+        return np.zeros(rows.size, np.bool_)
+    return np.isin(_keys(rows), _keys(others))
+
+
+def _keys(rows: Interruptions) -> Ints:
+    """[rows], one number for each operation, as lanes are below 2^36 and rows below 2^20."""
+    return ((rows.group << 20) + rows.row << 36) + rows.lane
+
+
+@dataclass(frozen=True, slots=True)
+class StallLimits:
+    """From when on computations are stopped, and workers stall. All were chosen on made jobs."""
+
+    # A launch is late from so many times the usual delay,
+    min_times_usual: float = 5.0
+    # and one that shows a stop from so many.
+    min_times_usual_of_stop: float = 20.0
+    # A stop is as long as this share of the computation's expected seconds.
+    min_share_of_computation: float = 0.35
+    # Probability that chance makes any of all workers look stalled,
+    max_chance: float = 1e-6
+    # and one worker in one direction: it must show in both.
+    max_chance_per_direction: float = 0.1
+    # Stalls of more workers than this share have another cause.
+    max_share_of_workers: float = 0.34
+
+
+STALLS = StallLimits()
 
 
 @dataclass(frozen=True, slots=True)
 class Stalls:
     """Stopped computations, and the workers that stall.
 
-    `stops` are those of all workers, `late` the ones among them that were launched late. [dp, pp]:
-    `trials`, the worker's computations in the usual steps; `is_frequent`, stopped far more often
-    than the typical worker, and `is_stalled`, the same where such workers are few; `log_chance`,
-    the natural logarithm of the probability of its stops if it were typical. `usual_share` is the
-    typical worker's share of stopped computations.
+    `stops` are those of all workers. [dp, pp]: `trials`, the worker's computations in the usual
+    steps; `is_frequent`, stopped far more often than the typical worker, and `is_stalled`, the same
+    where such workers are few; `log_chance`, the natural logarithm of the probability of its stops
+    if it were typical. `usual_share` is the typical worker's share of stopped computations.
     """
 
-    stops: ComputationEvents
-    late: ComputationEvents
+    stops: Interruptions
     trials: Ints
     is_frequent: NDArray[np.bool_]
     is_stalled: NDArray[np.bool_]
     usual_share: float
     log_chance: Floats
 
+    @property
+    def late(self) -> Interruptions:
+        """The stops before a launch."""
+        return self.stops.where(~self.stops.is_inside)
 
+
+@evidence
 def stalls(case: Case) -> Stalls:
     """Workers with far more stopped computations than the typical one, forward and backward.
 
     A first forward may wait for data, so only its duration counts. Stops of all workers at once are
-    left out.
+    left out, and those that the client gives a reason for.
     """
-    late, longer = _later(case), _longer(case)
-    late = late.where(case.is_usual[late.step])
-    stops = join_events([longer.where(case.is_usual[longer.step]), late])
+    longer, late = (
+        interruptions_of(case, InterruptionKind.LONG),
+        interruptions_of(case, InterruptionKind.LATE),
+    )
+    longer = longer.where(_is_stop(longer))
+    longer = longer.where(~longer_at_once(case, longer))
+    is_late = late.excess_s + late.least_s > STALLS.min_times_usual_of_stop * late.least_s
+    late = late.where(is_late & ~late.is_first & _is_stop(late))
+    for kind in (InterruptionKind.LATE_BY_GC, InterruptionKind.LATE_BY_DATA):
+        late = late.where(~among(late, interruptions_of(case, kind)))
+    stops = joined([longer, late])
+    stops = stops.where(is_usual(case)[stops.step])
     trials = _trials(case)
     hits = stops.counts(case)
-    log_all = _log_chance(hits, 2 * trials, _typical(hits / (2 * trials)))
-    often = log_all + np.log(trials.size) < np.log(MAX_STALL_CHANCE)
-    is_frequent = _both_ways(case, stops, late, trials, often)
-    few = is_frequent.sum() <= max(1.0, MAX_SHARE_OF_FEW * trials.size)
-    share = _typical(hits / (2 * trials))
-    return Stalls(stops, late, 2 * trials, is_frequent, is_frequent & few, share, log_all)
+    usual_share = _typical(hits / (2 * trials))
+    log_chance = _log_chance(hits, 2 * trials, usual_share)
+    often = log_chance + np.log(trials.size) < np.log(STALLS.max_chance)
+    is_frequent = _both_ways(case, stops, trials, often)
+    is_few = is_frequent.sum() <= max(1.0, STALLS.max_share_of_workers * trials.size)
+    return Stalls(stops, 2 * trials, is_frequent, is_frequent & is_few, usual_share, log_chance)
+
+
+def _is_stop(rows: Interruptions) -> NDArray[np.bool_]:
+    return np.asarray(rows.ratio >= 1 + STALLS.min_share_of_computation)
 
 
 def _both_ways(
-    case: Case,
-    stops: ComputationEvents,
-    late: ComputationEvents,
-    trials: Ints,
-    often: NDArray[np.bool_],
+    case: Case, stops: Interruptions, trials: Ints, often: NDArray[np.bool_]
 ) -> NDArray[np.bool_]:
     """[dp, pp], workers stopped `often` that are stopped in forward and in backward.
 
@@ -420,56 +425,27 @@ def _both_ways(
     """
     if not often.any():
         return often
-    surely, ever = often.copy(), often & (late.counts(case) > 0)
+    is_late = stops.where(~stops.is_inside).counts(case) > 0
+    surely, ever = often.copy(), often & is_late
     for backward in (False, True):
         hits = stops.where(stops.is_backward == backward).counts(case)
         others = float(hits[~often].sum() / max(1, trials[~often].sum()))
         usual = max(_typical(hits / trials), others / CHANCE_MARGIN)
-        surely &= _log_chance(hits, trials, usual) < np.log(MAX_CHANCE_PER_DIRECTION)
+        log_chance = _log_chance(hits, trials, usual)
+        surely &= log_chance < np.log(STALLS.max_chance_per_direction)
         ever &= hits > 0
     return np.asarray(surely | (ever & surely.any()))
 
 
-def _longer(case: Case) -> ComputationEvents:
-    found = case.cached(long_computations)
-    found = found.where(found.ratio >= 1 + MIN_STOP_SHARE)
-    return found.where(~longer_at_once(case, found))
-
-
-def _later(case: Case) -> ComputationEvents:
-    found = late_computations(
-        case,
-        lambda late: ~late.is_first,
-        lambda late: np.full(late.rows.size, MIN_TIMES_USUAL * late.usual_s),
-    )
-    found = found.where(found.ratio >= 1 + MIN_STOP_SHARE)
-    # What the client gives a reason for is no stop without one.
-    known = join_events([annotated_launches(case, name) for name in ("gc-pause", "data-wait")])
-    return found.where(~among(found, known)) if known.size else found
-
-
-def among(found: ComputationEvents, others: ComputationEvents) -> NDArray[np.bool_]:
-    """[events], whether each is about the same operation as one of the others."""
-    if not found.size or not others.size:
-        return np.zeros(found.size, np.bool_)
-    return np.isin(_keys(found), _keys(others))
-
-
-def _keys(events: ComputationEvents) -> Ints:
-    """[events], one number for each operation, as lanes are below 2^36 and rows below 2^20."""
-    return ((events.group << 20) + events.row << 36) + events.lane
-
-
 def _trials(case: Case) -> Ints:
     """[dp, pp], the worker's computations of one direction in the usual steps."""
-    num_usual = [int(case.is_usual[group.positions].sum()) for group in case.groups]
-    each = sum(
+    num_usual = [int(is_usual(case)[group.positions].sum()) for group in case.groups]
+    of_stage = sum(
         found.num_ops.max(axis=0) * steps
-        for found, steps in zip(case.outliers, num_usual, strict=True)
+        for found, steps in zip(outliers(case), num_usual, strict=True)
     )
-    return np.broadcast_to(
-        np.maximum(each, 1), (case.parallelism.dp_size, case.parallelism.pp_size)
-    )
+    sizes = (case.parallelism.dp_size, case.parallelism.pp_size)
+    return np.broadcast_to(np.maximum(of_stage, 1), sizes)
 
 
 def _log_chance(hits: Ints, trials: Ints, usual: float) -> Floats:

@@ -11,7 +11,7 @@ from typing import Literal
 import numpy as np
 
 from app.diagnosis.case import Case
-from app.diagnosis.evidence.features import WORK_NAMES
+from app.diagnosis.features import WORK_NAMES
 from app.diagnosis.finding import Hosts, Worker, group_culprits
 from app.diagnosis.job_history import ExtendedHistory
 from app.diagnosis.statistics.change_points import (
@@ -29,7 +29,7 @@ from app.diagnosis.statistics.ramps import fit_shape, ramp_shape, rising_ramp
 from app.diagnosis.statistics.robust import lower_quantile
 from app.engine.medians import median_of, medians_of_known
 from app.result.finding import Culprit
-from app.result.join_causes import MAX_CHANGES, MAX_STEPS_APART
+from app.result.join import MAX_CHANGES, MAX_STEPS_APART
 from app.result.window_result import JobChange
 from app.trace.job import Parallelism
 from app.trace.window import Floats

@@ -9,8 +9,9 @@ from typing import Any, Literal
 
 import numpy as np
 
-from app.diagnosis.case import Case
-from app.diagnosis.evidence.interruptions import annotated_pauses, annotated_s
+from app.diagnosis.case import Case, evidence
+from app.diagnosis.evidence.interruptions import InterruptionKind, annotated_s, interruptions_of
+from app.diagnosis.finding import Worker
 from app.engine.arrivals.arrivals import Arrivals
 from app.engine.arrivals.blame import LateRank
 from app.engine.arrivals.hidden_waits import recorded_waits
@@ -49,32 +50,30 @@ class LateWorker:
 
     late: LateRank
     place: RankPlace
-    worker: tuple[int, int]
+    worker: Worker
     kind: DelayKind
     parts_s: dict[DelayKind, float]
     is_inside: bool
 
 
+@evidence
 def late_workers(case: Case) -> list[LateWorker]:
     """Late ranks in the order of the arrivals' culprits; empty without arrivals."""
     found = case.replay.arrivals
     if found is None:
         return []
-    late = [(each, found.places[each.place], _is_inside(found, each)) for each in found.culprits]
-    sizes = case.parallelism
-    known = [
-        (each, place, (place.dp_rank, place.stage or 0), is_inside)
-        for each, place, is_inside in late
-        if place.dp_rank is not None
-        and place.dp_rank < sizes.dp_size
-        and (place.stage or 0) < sizes.pp_size
-    ]
-    if not known:
+    late, sizes = list[tuple[LateRank, RankPlace, Worker]](), case.parallelism
+    for rank in found.culprits:
+        place = found.places[rank.place]
+        dp_rank, stage = place.dp_rank, place.stage or 0
+        if dp_rank is not None and dp_rank < sizes.dp_size and stage < sizes.pp_size:
+            late.append((rank, place, (dp_rank, stage)))
+    if not late:
         return []
-    excess_s = _excess_s(case, [worker for _, _, worker, _ in known])
+    excess_s = _excess_s(case, [worker for _, _, worker in late])
     return [
-        _late_worker(case, each, place, worker, is_inside, excess_s)
-        for each, place, worker, is_inside in known
+        _late_worker(case, rank, place, worker, _is_inside(found, rank), excess_s)
+        for rank, place, worker in late
     ]
 
 
@@ -93,7 +92,7 @@ def late_hosts(case: Case) -> list[LateWorker]:
     least_s = MIN_SHARE * float(case.report.recorded_s.mean())
     return [
         each
-        for each in case.cached(late_workers)
+        for each in late_workers(case)
         if each.kind in HOST_DELAYS and each.late.waited_for_s >= least_s
     ]
 
@@ -102,7 +101,7 @@ def _late_worker(
     case: Case,
     late: LateRank,
     place: RankPlace,
-    worker: tuple[int, int],
+    worker: Worker,
     is_inside: bool,
     excess_s: dict[str, Floats],
 ) -> LateWorker:
@@ -130,16 +129,16 @@ def _hides_waits(case: Case, late: LateRank) -> bool:
     if found is None:
         return False
     peers = _peers(found, late.group, [late.place])
-    unseen_s = [case.cached_for(_worked_meanwhile_s, (late.group, place))[2] for place in peers]
+    unseen_s = [_worked_meanwhile_s(case, (late.group, place))[2] for place in peers]
     return bool(unseen_s) and float(np.median(unseen_s)) >= MIN_PART * late.waited_for_s
 
 
-def _excess_s(case: Case, culprits: list[tuple[int, int]]) -> dict[str, Floats]:
+def _excess_s(case: Case, culprits: list[Worker]) -> dict[str, Floats]:
     """{figure: [dp, pp]}, mean seconds a step above the median of the stage's other workers."""
     figures = {
         "work": case.work_s,
         "gc": annotated_s(case, "gc-pause"),
-        "gc_inside": annotated_pauses(case).seconds(case),
+        "gc_inside": interruptions_of(case, InterruptionKind.LONG_BY_GC).seconds(case),
         "data": annotated_s(case, "data-wait"),
         "launch": case.signals.get("launch_s", np.zeros((case.steps.size, 1, 1))),
     }
@@ -195,7 +194,7 @@ def wait_cost(case: Case, late: list[LateWorker]) -> WaitCost | None:
     mine = [each for each in late if each.late.group == group]
     high_s = _waited_for_s(found, group, [each.late.place for each in mine])
     worked = [
-        case.cached_for(_worked_meanwhile_s, (group, place))
+        _worked_meanwhile_s(case, (group, place))
         for place in _peers(found, group, [each.late.place for each in late])
     ]
     waited_s, free_s, unknown_s = (
@@ -225,6 +224,7 @@ def _peers(found: Arrivals, group: int, culprits: list[int]) -> list[int]:
     return peers
 
 
+@evidence
 def _worked_meanwhile_s(case: Case, member: tuple[int, int]) -> tuple[float, float, float]:
     """Mean seconds a step that a worker waited, surely computed and maybe computed meanwhile.
 
@@ -261,7 +261,7 @@ def _worked_meanwhile_s(case: Case, member: tuple[int, int]) -> tuple[float, flo
 
 
 def _overlap_s(
-    case: Case, found: Arrivals, replayer: Replayer, waiting: WaitIntervals, worker: tuple[int, int]
+    case: Case, found: Arrivals, replayer: Replayer, waiting: WaitIntervals, worker: Worker
 ) -> dict[int, float]:
     """By op type, seconds that a worker's computations overlap its waits.
 

@@ -12,22 +12,32 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from app.diagnosis.case import Case
+from app.diagnosis.case import Case, evidence
 from app.diagnosis.evidence.link_topology import is_placement
-from app.diagnosis.evidence.links import (
+from app.diagnosis.evidence.transfers import (
     BETWEEN_HOSTS,
     FAR_RATIO,
     FAST_STEP_QUANTILE,
     MAX_FEW_LINKS,
     NUM_PLACES,
     SLOW_RATIO,
+    DpGroups,
+    LinkCounts,
+    Links,
     StagePair,
-    same_host,
+    find_dp_groups,
+    find_links,
+    group_places,
+    link_places,
+    no_counts,
+    stage_pairs,
 )
+from app.diagnosis.evidence.usual_steps import is_usual
 from app.diagnosis.statistics.robust import (
     CHANCE_MARGIN,
     MIN_CHANCE,
     log_binomial_tail,
+    lower_quantile,
     quantile_of,
     quantiles,
 )
@@ -64,28 +74,25 @@ MIN_DIFFERENCE = 0.1
 
 
 @dataclass(frozen=True)
-class NetworkTransfers:
-    """All transfers of a case, of all groups together.
+class NetworkTransfers(LinkCounts):
+    """All transfers of a case, of all groups of steps together.
 
-    Shapes: `num` and `num_slow` [links, dp, steps, 2], `num_far` and `excess`
-    [links, dp, steps], `ends_slow` [links, dp, 2], `is_fast` and `has_shift` [links, dp] as of
-    `Links`; `place` [links, dp], the kind of each link (`same_host`), as only links of a kind are
-    compared; `group_pace` [pp, steps], 1.0 where there is no dp group. `is_warm_up` [steps]: no
-    slow transfer counts there (`_warm_up`).
+    `links` and `dp_groups` are by group of steps, None where it has none; `link` of the former is a
+    position in `pairs`. Shapes: `group_pace` [pp, steps], 1.0 where there is no dp group.
+    `is_warm_up` [steps]: no slow transfer counts there (`_warm_up`).
     """
 
     case: Case
     pairs: tuple[StagePair, ...]
-    num: Ints
-    num_slow: Ints
-    num_far: Ints
-    excess: Floats
-    ends_slow: Ints
-    is_fast: NDArray[np.bool_]
-    has_shift: NDArray[np.bool_]
-    place: Ints
+    links: tuple[Links | None, ...]
+    dp_groups: tuple[DpGroups | None, ...]
     group_pace: Floats
     is_warm_up: NDArray[np.bool_]
+
+    @cached_property
+    def slow(self) -> Ints:
+        """[links, dp, steps], slow transfers in both directions."""
+        return np.asarray(self.num_slow.sum(axis=-1))
 
     @cached_property
     def typical_share(self) -> Floats:
@@ -93,22 +100,19 @@ class NetworkTransfers:
 
         With few links, at least the best link's share, up to MAX_STRAY_SHARE.
         """
-        num_slow = self.num_slow.sum(axis=-1)
-        typical, best = self._typical(num_slow), self._best(num_slow)
-        at_least = np.where(self._has_few & ~self._is_alone, np.minimum(MAX_STRAY_SHARE, best), 0.0)
-        return np.maximum(typical, at_least)
+        best = np.minimum(MAX_STRAY_SHARE, self._best(self.slow))
+        return np.maximum(self._typical(self.slow), np.where(self._has_few, best, 0.0))
 
     @cached_property
     def is_slow(self) -> NDArray[np.bool_]:
         """[links, dp], links with far more slow transfers than the typical one of their kind."""
-        slow = self._is_more(self.num_slow.sum(axis=-1), self.typical_share)
+        slow = self._is_more(self.slow, self.typical_share)
         slow |= self._is_more(self.num_far, self._typical(self.num_far))
         if self.case.replay.window.hosts or slow.shape[1] > 1:
             # Of few links, those with far more extreme transfers than the best one.
-            is_far = self._is_more(self.num_far, self._best(self.num_far))
-            slow |= is_far & self._has_few & ~self._is_alone
+            slow |= self._has_few & self._is_more(self.num_far, self._best(self.num_far))
         least = MIN_RATIO_ALONE if slow.size == 1 else MIN_RATIO_OF_KIND
-        slow &= ~self._is_alone | (self.ratios >= least)
+        slow &= (self._num_of_kind > 1) | (self.ratios >= least)
         if not slow.any():
             return slow
         # Many transfers make a tiny difference significant: beside the worst link it is none.
@@ -120,43 +124,31 @@ class NetworkTransfers:
     @cached_property
     def ratios(self) -> Floats:
         """[links, dp], mean duration of the slow transfers of each link over the expected one."""
-        num_slow = self.num_slow.sum(axis=(2, 3))
-        return np.asarray(1 + self.excess.sum(axis=-1) / np.maximum(num_slow, 1))
+        return np.asarray(1 + self.excess.sum(axis=-1) / np.maximum(self.slow.sum(axis=-1), 1))
+
+    def ratio_of(self, links: NDArray[np.bool_]) -> float:
+        """The same of all slow transfers of these links [links, dp]."""
+        return float(1 + self.excess[links].sum() / max(1, self.slow[links].sum()))
 
     def healthy_share(self, num_hits: Ints, links: NDArray[np.bool_]) -> float:
         """Share of hits [links, dp, steps] on the typical healthy link of the kinds of `links`."""
-        of_kind = np.isin(self.place, self.place[links])
-        healthy = of_kind & ~self.is_slow
+        healthy = np.isin(self.place, self.place[links]) & ~self.is_slow
         if not healthy.any():
             return float(self._typical(num_hits)[links].max())
-        hits, trials = self._of_usual_steps(num_hits)[healthy], self._trials[healthy]
-        shares = np.sort(hits / np.maximum(trials, 1))
-        return float(shares[(shares.size - 1) // 2])
-
-    @cached_property
-    def _num_of_kind(self) -> Ints:
-        """[links, dp], number of links of each one's kind."""
-        return np.asarray(np.bincount(self.place.ravel(), minlength=NUM_PLACES)[self.place])
-
-    @cached_property
-    def _has_few(self) -> NDArray[np.bool_]:
-        return np.asarray(self._num_of_kind <= MAX_FEW_LINKS)
-
-    @cached_property
-    def _is_alone(self) -> NDArray[np.bool_]:
-        return np.asarray(self._num_of_kind == 1)
+        return lower_quantile(self._shares(num_hits)[healthy], 0.5)
 
     @property
     def is_one_workers(self) -> bool:
         """Whether all links of a kind end at one worker, which may slow all of them."""
-        sizes = self.case.parallelism
-        place = same_host(self.case.replay.window.hosts, sizes)
-        ends: dict[int, set[tuple[int, int]]] = {}
-        for low, high in self.pairs:
-            for dp_rank, kind in enumerate(place[:, low, high].tolist()):
-                of_link = {(dp_rank, low), (dp_rank, high)}
-                ends[kind] = ends.get(kind, of_link) & of_link
-        return any(ends.values())
+        place = link_places(self.case.host_numbers, np.array(self.pairs))
+        for kind in np.unique(place).tolist():
+            ends = [
+                {(dp_rank, stage) for stage in self.pairs[link]}
+                for link, dp_rank in np.argwhere(place == kind).tolist()
+            ]
+            if set.intersection(*ends):
+                return True
+        return False
 
     @property
     def hosts_of_all(self) -> list[str]:
@@ -169,6 +161,16 @@ class NetworkTransfers:
         return sorted(set.intersection(*ends)) if ends else []
 
     @cached_property
+    def _num_of_kind(self) -> Ints:
+        """[links, dp], number of links of each one's kind."""
+        return np.asarray(np.bincount(self.place.ravel(), minlength=NUM_PLACES)[self.place])
+
+    @cached_property
+    def _has_few(self) -> NDArray[np.bool_]:
+        """[links, dp], links with few others of their kind, and at least one."""
+        return np.asarray((self._num_of_kind <= MAX_FEW_LINKS) & (self._num_of_kind > 1))
+
+    @cached_property
     def _trials(self) -> Ints:
         """[links, dp], transfers in the usual steps."""
         return self._of_usual_steps(self.num.sum(axis=-1))
@@ -178,17 +180,19 @@ class NetworkTransfers:
         return np.asarray(self._of_usual_steps(num_hits) / np.maximum(self._trials, 1))
 
     def _is_more(self, num_hits: Ints, typical_share: Floats) -> NDArray[np.bool_]:
-        hits, trials = self._of_usual_steps(num_hits), self._trials
-        if not hits.any():
-            return np.zeros(hits.shape, np.bool_)
-        return _is_unlikely(hits, np.maximum(trials, 1), typical_share)
+        """[links, dp], links with more hits than chance allows, of all links together."""
+        hits, trials = self._of_usual_steps(num_hits), np.maximum(self._trials, 1)
+        found = np.zeros(hits.shape, np.bool_)
+        for share in np.unique(typical_share).tolist() if hits.any() else ():
+            alike = typical_share == share
+            log_chance = log_binomial_tail(hits[alike], trials[alike], hit_chance(share))
+            found[alike] = log_chance + np.log(hits.size) < np.log(MAX_CHANCE)
+        return found
 
     def _best(self, num_hits: Ints) -> Floats:
         """[links, dp], share of the best link of each one's kind."""
-        if not num_hits.any():
-            return np.zeros(self.place.shape)
         shares = self._shares(num_hits)
-        return self._of_kinds(lambda mine: float(shares[mine].min()))
+        return self._of_kinds(lambda alike: float(shares[alike].min()))
 
     def _typical(self, num_hits: Ints) -> Floats:
         """[links, dp], lower median of the share over the links of a kind.
@@ -196,20 +200,16 @@ class NetworkTransfers:
         Of few links, or after a shift, the share in good steps; where most links are slow, that of
         the faster ones.
         """
-        if not num_hits.any():
-            return np.zeros(self.place.shape)
         shares = self._shares(num_hits)
 
-        def typical(mine: NDArray[np.bool_]) -> float:
-            is_few = mine.sum() <= MAX_FEW_LINKS or bool(self.has_shift[mine].any())
-            fast = mine & self.is_fast
-            if is_few and (fast == mine).all():
-                hits, num = num_hits[mine].sum(axis=0), self.num[mine].sum(axis=(0, 2))
+        def typical(alike: NDArray[np.bool_]) -> float:
+            is_few = alike.sum() <= MAX_FEW_LINKS or bool(self.has_shift[alike].any())
+            fast = alike & self.is_fast
+            if is_few and (fast == alike).all():
+                hits, num = num_hits[alike].sum(axis=0), self.num[alike].sum(axis=(0, 2))
                 return quantile_of(hits / np.maximum(num, 1), FAST_STEP_QUANTILE)
-            if not fast.any():
-                return 0.0  # all are slow (`slowdown_of_common_end`)
-            ordered = np.sort(shares[fast])
-            return float(ordered[(ordered.size - 1) // 2])
+            # Without a fast one all are slow (`slowdown_of_common_end`).
+            return lower_quantile(shares[fast], 0.5) if fast.any() else 0.0
 
         return self._of_kinds(typical)
 
@@ -217,8 +217,8 @@ class NetworkTransfers:
         """[links, dp], a figure of each kind from the mask [links, dp] of its links."""
         found = np.zeros(self.place.shape)
         for kind in np.unique(self.place).tolist():
-            mine = self.place == kind
-            found[mine] = of_kind(mine)
+            alike = self.place == kind
+            found[alike] = of_kind(alike)
         return found
 
     @cached_property
@@ -268,13 +268,8 @@ class NetworkTransfers:
         )
 
     def _of_usual_steps(self, counts: NDArray[Any]) -> NDArray[Any]:
-        """[links, dp], summed over the usual steps."""
-        return np.asarray(counts[..., self._counted].sum(axis=-1))
-
-    @cached_property
-    def _counted(self) -> Ints:
-        """Positions of the usual steps after the warm-up."""
-        return np.flatnonzero(self.case.is_usual & ~self.is_warm_up)
+        """[links, dp], summed over the usual steps after the warm-up."""
+        return np.asarray(counts[..., is_usual(self.case) & ~self.is_warm_up].sum(axis=-1))
 
     @property
     def _is_topology(self) -> NDArray[np.bool_]:
@@ -282,11 +277,10 @@ class NetworkTransfers:
 
         One that takes far longer than on the fastest dp rank is slow by itself.
         """
-        hits, trials = self._of_usual_steps(self.num_slow.sum(axis=-1)), self._trials
-        is_alike = all(each.is_alike for each in self.case.links if each is not None)
-        if self.case.replay.window.hosts or hits.shape[1] < 2 or is_alike:
-            return np.zeros(hits.shape, np.bool_)
-        is_slow = hits >= MIN_SLOW_SHARE * trials
+        is_slow = self._of_usual_steps(self.slow) >= MIN_SLOW_SHARE * self._trials
+        is_alike = all(links.is_alike for links in self.links if links is not None)
+        if self.case.replay.window.hosts or is_slow.shape[1] < 2 or is_alike:
+            return np.zeros(is_slow.shape, np.bool_)
         if not is_slow.all() and is_placement(is_slow, np.array(self.pairs), self.rank):
             return is_slow
         always = is_slow.all(axis=1, keepdims=True)
@@ -296,13 +290,8 @@ class NetworkTransfers:
     @property
     def is_group_unclear(self) -> NDArray[np.bool_]:
         """[pp], stages with links that placement may slow: it may slow their dp group as well."""
-        stages = {
-            stage
-            for links in self.case.links
-            if links is not None
-            for link in np.flatnonzero(links.is_apart.any(axis=1)).tolist()
-            for stage in links.pairs[link]
-        }
+        apart = np.flatnonzero(self.is_apart.any(axis=1)).tolist()
+        stages = {stage for link in apart for stage in self.pairs[link]}
         return np.isin(np.arange(len(self.group_pace)), sorted(stages))
 
     @property
@@ -316,46 +305,32 @@ def hit_chance(typical_share: float) -> float:
     return min(0.5, max(CHANCE_MARGIN * typical_share, MIN_CHANCE))
 
 
-def _is_unlikely(hits: Ints, trials: Ints, typical_share: Floats) -> NDArray[np.bool_]:
-    """Whether so many hits on any of these links are beyond chance."""
-    found = np.zeros(hits.shape, np.bool_)
-    for share in np.unique(typical_share).tolist():
-        mine = typical_share == share
-        log_chance = log_binomial_tail(hits[mine], trials[mine], hit_chance(share))
-        found[mine] = log_chance + np.log(max(1, hits.size)) < np.log(MAX_CHANCE)
-    return found
-
-
+@evidence
 def network_transfers(case: Case) -> NetworkTransfers:
     """The case's links and dp groups of all groups of steps."""
-    sizes, num_steps = case.parallelism, case.steps.size
-    found = [(group, each) for group, each in zip(case.groups, case.links, strict=True) if each]
-    pairs = tuple(sorted({pair for _, each in found for pair in each.pairs}))
-    shape = (len(pairs), sizes.dp_size, num_steps)
-    num, num_slow = (np.zeros((*shape, 2), np.int64) for _ in range(2))
-    num_far = np.zeros(shape, np.int64)
-    excess = np.zeros(shape)
-    ends_slow = np.zeros((len(pairs), sizes.dp_size, 2), np.int64)
-    is_fast, has_shift = np.ones(shape[:2], np.bool_), np.zeros(shape[:2], np.bool_)
-    place = np.zeros(shape[:2], np.int64)
-    for group, each in found:
-        mine = np.array([pairs.index(pair) for pair in each.pairs])
-        cells = np.ix_(mine, np.arange(sizes.dp_size), group.positions)
-        num[cells], num_slow[cells] = each.num, each.num_slow
-        num_far[cells], excess[cells] = each.num_far, each.excess
-        ends_slow[mine] += each.ends_slow
-        place[mine] = each.place
-        is_fast[mine] &= each.is_fast
-        has_shift[mine] |= each.has_shift
-    group_pace = _group_pace(case)
-    is_warm_up = _warm_up(case, num, num_slow, group_pace)
-    num_slow[..., is_warm_up, :] = 0
-    num_far[..., is_warm_up], excess[..., is_warm_up] = 0, 0.0
-    group_pace[:, is_warm_up] = group_pace.min(axis=1, keepdims=True)
+    sizes, hosts, host = case.parallelism, case.replay.window.hosts, case.host_numbers
+    pairs = sorted(set.union(*(stage_pairs(group) for group in case.groups)))
+    counts = no_counts(len(pairs), sizes.dp_size, case.steps.size)
+    links = [find_links(group, hosts, host, pairs, counts) for group in case.groups]
+    places = group_places(host)
+    dp_groups = [find_dp_groups(group, places, pairs, counts) for group in case.groups]
+    pace = np.ones((sizes.pp_size, case.steps.size))
+    for group, collectives in zip(case.groups, dp_groups, strict=True):
+        if collectives is not None:
+            pace[:, group.positions] = collectives.pace
+    is_warm_up = _warm_up(case, counts.num, counts.num_slow, pace)
+    counts.num_slow[..., is_warm_up, :] = 0
+    counts.num_far[..., is_warm_up], counts.excess[..., is_warm_up] = 0, 0.0
+    pace[:, is_warm_up] = pace.min(axis=1, keepdims=True)
     return NetworkTransfers(
-        case, pairs, num, num_slow, num_far, excess, ends_slow, is_fast, has_shift, place,
-        group_pace, is_warm_up,
-    )  # fmt: skip
+        **vars(counts),
+        case=case,
+        pairs=tuple(pairs),
+        links=tuple(links),
+        dp_groups=tuple(dp_groups),
+        group_pace=pace,
+        is_warm_up=is_warm_up,
+    )
 
 
 # The first steps of a run set up its connections: at most so many, with slow transfers on the
@@ -382,11 +357,3 @@ def _warm_up(case: Case, num: Ints, num_slow: Ints, group_pace: Floats) -> NDArr
     if not first_steps.all() and not comes_back:
         is_warm_up[: int(np.argmin(first_steps))] = True
     return is_warm_up
-
-
-def _group_pace(case: Case) -> Floats:
-    pace = np.ones((case.parallelism.pp_size, case.steps.size))
-    for group, of_stages in zip(case.groups, case.dp_groups, strict=True):
-        if of_stages is not None:
-            pace[:, group.positions] = of_stages.pace
-    return pace

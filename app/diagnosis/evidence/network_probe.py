@@ -10,6 +10,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from app.diagnosis.features import ops_where
 from app.diagnosis.statistics.robust import quantile_of
 from app.engine.medians import median_of
 from app.engine.what_if import Replayer
@@ -28,10 +29,9 @@ MAX_DIFFERENCE = 1.5
 
 def collectives_of(replayer: Replayer, *axes: Axis) -> Ints:
     """Rows of the collectives over these axes."""
-    wanted = replayer.template.op_types.flags(
-        lambda spec: spec.kind is OpKind.COLLECTIVE and spec.axis in axes
+    return ops_where(
+        replayer.template, lambda spec: spec.kind is OpKind.COLLECTIVE and spec.axis in axes
     )
-    return np.flatnonzero(wanted[replayer.template.optype])
 
 
 def small_s(replayer: Replayer) -> float:
@@ -80,22 +80,15 @@ def slowdown_of_common_end(
     common = set.intersection(*ends)
     if len(common) != 1:
         return None
-    slowdown = slowdown_of_all(replayer)
     rows, template = collectives_of(replayer, Axis.STAGES), replayer.template
-    took = replayer.durations.recorded_s[rows].reshape(rows.size, replayer.dp_size, -1)
-    beside = [
-        float(np.median(took[template.optype[rows] == optype, dp_rank]))
-        for optype in np.unique(template.optype[rows]).tolist()
-        for dp_rank in range(replayer.dp_size)
-        if _is_beside(
-            {end_of(dp_rank, p) for p in template.stage[rows[template.optype[rows] == optype]]},
-            common,
-        )
-    ]
-    healthy_s = MAX_HEALTHY * small_s(replayer)
-    return slowdown if beside and np.median(beside) <= healthy_s else None
-
-
-def _is_beside(ends: set[str], common: set[str]) -> bool:
-    """Whether a collective joins several ends, and none of these."""
-    return len(ends) > 1 and not ends & common
+    took_s = replayer.durations.recorded_s[rows].reshape(rows.size, replayer.dp_size, -1)
+    beside_s = []
+    for code in np.unique(template.optype[rows]).tolist():
+        is_one = template.optype[rows] == code
+        for dp_rank in range(replayer.dp_size):
+            joined = {end_of(dp_rank, stage) for stage in template.stage[rows[is_one]].tolist()}
+            if len(joined) > 1 and not joined & common:
+                beside_s.append(float(np.median(took_s[is_one, dp_rank])))
+    if not beside_s or np.median(beside_s) > MAX_HEALTHY * small_s(replayer):
+        return None
+    return slowdown_of_all(replayer)

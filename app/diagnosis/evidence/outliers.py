@@ -10,7 +10,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from app.diagnosis.evidence.features import Features, add_delays
+from app.diagnosis.case import Case, evidence
+from app.diagnosis.features import Features, add_delays
 from app.engine.kernels import in_parallel, kernel
 from app.engine.medians import kth_smallest, median_of
 from app.engine.what_if import Replayer
@@ -34,7 +35,13 @@ class LaunchDelays:
     usual_s: float
 
 
-def launch_delays(group: Features) -> LaunchDelays:
+@evidence
+def launch_delays(case: Case) -> tuple[LaunchDelays, ...]:
+    """Launch delays of computations, of each group of steps."""
+    return tuple(_launch_delays(group) for group in case.groups)
+
+
+def _launch_delays(group: Features) -> LaunchDelays:
     """Recorded start - latest end of the predecessors, or the step's start; never below 0."""
     computed = group.item_rows
     is_one = np.zeros((2, group.replayer.template.num_ops), np.bool_)
@@ -137,7 +144,13 @@ class Outliers:
         return self.expected_s * (self.ratio - 1)
 
 
-def find_outliers(group: Features) -> Outliers:
+@evidence
+def outliers(case: Case) -> tuple[Outliers, ...]:
+    """Single long computations, of each group of steps."""
+    return tuple(_outliers(group) for group in case.groups)
+
+
+def _outliers(group: Features) -> Outliers:
     """Single long computations of a group of steps; of split backwards the first halves.
 
     expected = the worker's median of that direction and model chunk * the micro-batch's factor *
@@ -150,18 +163,17 @@ def find_outliers(group: Features) -> Outliers:
     num_chunks = int(chunk.max(initial=0)) + 1
     own_s, num_steps = group.replayer.durations.recorded_s, len(group.steps)
     flat = _by_chunk(rows, chunk, num_chunks)
-    size = rows.size * own_s.shape[1]
     median_s = np.full((flat.shape[0], group.replayer.dp_size), np.nan)
-    in_parallel(
-        size,
-        flat.shape[0],
-        lambda first, end: _medians(
-            own_s, flat, num_steps, MAX_MEDIAN_VALUES * num_chunks, first, end, median_s
-        ),
-    )
+    for place, of_place in enumerate(flat):
+        sampled, lanes = sampled_values(group, of_place, MAX_MEDIAN_VALUES * num_chunks)
+        is_known = sampled[:, 0] >= 0
+        if is_known.any():
+            middle = (np.count_nonzero(is_known) - 1) // 2
+            took_s = own_s[sampled[is_known], lanes[is_known]]
+            median_s[place] = np.partition(took_s, middle, axis=0)[middle]
     paired = _by_chunk(_in_both_directions(rows), chunk, num_chunks)
     parts = in_parallel(
-        size,
+        rows.size * own_s.shape[1],
         rows.shape[-1],
         lambda first, end: _long(own_s, paired, median_s, num_steps, MIN_OUTLIER_RATIO, first, end),
     )
@@ -187,6 +199,17 @@ def find_outliers(group: Features) -> Outliers:
         median_s=median_s.reshape(2, rows.shape[1] * num_chunks, group.replayer.dp_size),
         num_ops=(rows >= 0).sum(axis=-1),
     )
+
+
+def sampled_values(group: Features, rows: Ints, most: int) -> tuple[Ints, Ints]:
+    """Rows [values, 1] and lanes [values, dp] by which rows of each worker are judged.
+
+    At most `most` values, spread evenly over rows and steps.
+    """
+    num_steps, dp_ranks = len(group.steps), np.arange(group.replayer.dp_size)
+    size = rows.size * num_steps
+    row, step = np.divmod(np.arange(0, size, max(1, -(-size // most))), num_steps)
+    return rows[row][:, None], dp_ranks * num_steps + step[:, None]
 
 
 def _by_chunk(rows: Ints, chunk: Ints, num_chunks: int) -> Ints:
@@ -228,26 +251,6 @@ def _paces(
     stages, lanes = np.divmod(key, own_s.shape[1])
     _pace_of(own_s, rows, median_s, num_steps, num_chunks, MIN_OF_STEP, stages, lanes, paces)
     return paces[at]
-
-
-@kernel
-def _medians(  # type: ignore[no-untyped-def]
-    own_s, rows, num_steps, max_values, first, end, median_s
-):
-    num_values = rows.shape[1] * num_steps
-    stride = max(1, (num_values + max_values - 1) // max_values)
-    dp_size = median_s.shape[1]
-    values = np.empty((dp_size, num_values // stride + 1))
-    for place in range(first, end):
-        count = 0
-        for at in range(0, num_values, stride):
-            row, step = rows[place, at // num_steps], at % num_steps
-            if row >= 0:
-                for dp_rank in range(dp_size):
-                    values[dp_rank, count] = own_s[row, dp_rank * num_steps + step]
-                count += 1
-        for dp_rank in range(dp_size if count else 0):
-            median_s[place, dp_rank] = kth_smallest(values[dp_rank], count, (count - 1) // 2)
 
 
 @kernel

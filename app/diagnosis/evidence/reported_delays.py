@@ -9,21 +9,24 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from app.diagnosis.evidence.features import Features
-from app.diagnosis.evidence.outliers import LaunchDelays, launch_delays_s
+from app.diagnosis.case import Case, evidence
+from app.diagnosis.evidence.outliers import LaunchDelays, launch_delays, launch_delays_s
+from app.diagnosis.features import Features
 from app.engine.steady_state import before_first_s
 from app.trace.job import Parallelism
 from app.trace.ops import OP_CODES
-from app.trace.window import Floats, Ints, Trace, Window
+from app.trace.window import Floats, Ints, Trace
 
 # Clocks of a host and its GPU agree this well.
 _TOLERANCE_S = 50e-6
 
 
-def annotations_of(window: Window, name: str) -> Trace | None:
-    """The annotations of one type; None where there are none."""
-    rows = window.trace.rows_of_type(OP_CODES[name])
-    return window.trace.select(rows) if rows.size else None
+@evidence
+def annotations(case: Case, name: str) -> Trace | None:
+    """The client's annotations of one type; None where there are none."""
+    trace = case.replay.window.trace
+    rows = trace.rows_of_type(OP_CODES[name])
+    return trace.select(rows) if rows.size else None
 
 
 def annotated_seconds(found: Trace | None, steps: Ints, sizes: Parallelism) -> Floats:
@@ -135,16 +138,36 @@ class AnnotatedDelays:
     seconds: Floats
 
 
-def annotated_delays(
+@evidence
+def annotated_delays(case: Case, name: str) -> tuple[AnnotatedDelays, ...]:
+    """Launches of each group that one type of annotation made late; empty without any."""
+    notes = annotations(case, name)
+    if notes is None:
+        return ()
+    return tuple(
+        _annotated_delays(group, late, notes, is_between=name == "gc-pause")
+        for group, late in zip(case.groups, launch_delays(case), strict=True)
+    )
+
+
+@evidence
+def late_by_s(case: Case, name: str) -> Floats:
+    """[steps, dp, pp], launch delays that the client puts down to a type of annotation."""
+    sizes = case.parallelism
+    found = np.zeros((case.steps.size, sizes.dp_size, sizes.pp_size))
+    of_groups = zip(case.groups, launch_delays(case), annotated_delays(case, name), strict=False)
+    for group, late, noted in of_groups:
+        dp_rank, step = np.divmod(noted.lane, len(group.steps))
+        np.add.at(found, (group.positions[step], dp_rank, late.stage[noted.at]), noted.seconds)
+    return found
+
+
+def _annotated_delays(
     group: Features, late: LaunchDelays, notes: Trace, *, is_between: bool
 ) -> AnnotatedDelays:
     """The next computation after each annotation, late by the annotated time at most.
 
-    Args:
-        group: steps of equal structure.
-        late: launch delays of its computations.
-        notes: annotations of one type.
-        is_between: leave out annotations that begin inside a computation.
+    With `is_between` without annotations that begin inside a computation.
     """
     replayer, grid = group.replayer, group.replayer.grid
     steps = np.asarray(group.steps)

@@ -10,8 +10,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from app.diagnosis.case import Case
-from app.diagnosis.evidence.features import Computations, Features
+from app.diagnosis.case import Case, evidence
+from app.diagnosis.evidence.slowness import slowness
+from app.diagnosis.evidence.usual_steps import is_usual, usual_steps
+from app.diagnosis.features import Computations, Features
 from app.diagnosis.statistics.robust import quantiles
 from app.engine.medians import median_of, medians_of_known
 from app.engine.replays import WindowReplay
@@ -24,6 +26,7 @@ Flags = NDArray[np.bool_]
 _MAX_ALIKE_RATIO = 1.05
 
 
+@evidence
 def uneven_replicas(case: Case) -> Flags | None:
     """[dp], replicas with uneven lengths; None where all or none are, or lengths are unknown.
 
@@ -102,7 +105,7 @@ def variation(case: Case) -> Variation | None:
 def _relative(case: Case, group: Features) -> tuple[Floats, Floats] | None:
     """Forward and backward [replicas, pp, items, steps], of usual steps and some replicas."""
     forward, backward = group.forward, group.backward
-    usual = np.flatnonzero(case.is_usual[group.positions])
+    usual = np.flatnonzero(is_usual(case)[group.positions])
     if forward is None or backward is None or not usual.size:
         return None
     replicas, is_chosen = _replicas(case)
@@ -118,7 +121,7 @@ def _replicas(case: Case) -> tuple[Ints, Flags]:
     """Sampled replicas for the usual time, and the flags of those whose variation counts."""
     every = np.arange(case.parallelism.dp_size)
     some = _thinned(every)
-    uneven = case.cached(uneven_replicas)
+    uneven = uneven_replicas(case)
     if uneven is None:
         return some, np.ones(some.size, bool)
     chosen = _thinned(np.flatnonzero(uneven))
@@ -183,6 +186,7 @@ def _spread(forward: Floats, backward: Floats, chosen: Flags) -> float:
     return median_of(of_worker)
 
 
+@evidence
 def column_r(case: Case, name: str) -> float | None:
     """Pearson's r of forward times and a column that is sent, of the usual steps; median of stages.
 
@@ -193,7 +197,7 @@ def column_r(case: Case, name: str) -> float | None:
     if column is None:
         return None
     rows = np.flatnonzero((trace.optype == OP_CODES["forward-compute"]) & (column >= 0))
-    rows = rows[np.isin(trace.step[rows], case.steps[case.usual_steps])]
+    rows = rows[np.isin(trace.step[rows], case.steps[usual_steps(case)])]
     stage, pp_size = trace.stage[rows], case.parallelism.pp_size
     num = np.bincount(stage, minlength=pp_size)
     away, away_s = (
@@ -233,8 +237,8 @@ def common_factor(case: Case, group: Features) -> Floats:
     """
     sides = [_of_chunks(each) for each in (group.forward, group.backward) if each]
     both = np.stack(sides, axis=1)
-    if case.slowness is not None:
-        both /= case.slowness.slow_by[group.positions].transpose(1, 2, 0)[:, None, :, None, :]
+    if (peers := slowness(case)) is not None:
+        both /= peers.slow_by[group.positions].transpose(1, 2, 0)[:, None, :, None, :]
     flat = both.reshape(both.shape[0], -1, *both.shape[3:])
     size = flat.shape[1]
     if size > 2:

@@ -13,10 +13,11 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from app.diagnosis.case import Case
+from app.diagnosis.case import Case, evidence
 from app.diagnosis.detector import ENOUGH_STEPS, MIN_CLEAR_RATIO
-from app.diagnosis.evidence.features import Computations, Features, Pace, once_codes, type_s
-from app.diagnosis.evidence.slowness import Slowness, slowness_of
+from app.diagnosis.evidence.slowness import Slowness, slowness, slowness_of
+from app.diagnosis.evidence.usual_steps import usual_steps
+from app.diagnosis.features import Computations, Features, Pace, once_codes, type_s
 from app.diagnosis.statistics.robust import quantile_of
 from app.engine.medians import medians_of_known
 from app.trace.window import Floats
@@ -49,9 +50,10 @@ class SlowOperation:
     is_slow: NDArray[np.bool_]
 
 
+@evidence
 def slow_operations(case: Case) -> list[SlowOperation]:
     """Of every type of computation; empty where workers have no peers."""
-    both = case.slowness
+    both = slowness(case)
     if both is None or both.has_no_peers or case.forward is None or case.backward is None:
         return []
     found = []
@@ -59,14 +61,14 @@ def slow_operations(case: Case) -> list[SlowOperation]:
         (FORWARD, case.forward, case.backward, lambda group: group.forward),
         (BACKWARD, case.backward, case.forward, lambda group: group.backward),
     ):
-        slowness = slowness_of(mine, case.usual_steps, MIN_DIRECTION_RATIO)
-        slow = _is_slow(slowness, is_single=_is_single(case, choose))
+        alone = slowness_of(mine, usual_steps(case), MIN_DIRECTION_RATIO)
+        slow = _is_slow(alone, is_single=_is_single(case, choose))
         if slow.any():
-            slow &= _not_faster(slowness, other.mean_s[case.usual_steps])
-        found.append(SlowOperation(optype, slowness, slow))
+            slow &= _not_faster(alone, other.mean_s[usual_steps(case)])
+        found.append(SlowOperation(optype, alone, slow))
     for optype, took_s in once_times(case).items():
-        slowness = slowness_of(Pace(took_s, took_s), case.usual_steps, MIN_ONCE_RATIO)
-        found.append(SlowOperation(optype, slowness, _is_slow(slowness, is_single=True)))
+        alone = slowness_of(Pace(took_s, took_s), usual_steps(case), MIN_ONCE_RATIO)
+        found.append(SlowOperation(optype, alone, _is_slow(alone, is_single=True)))
     return found
 
 

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from app.diagnosis.case import Case
-from app.diagnosis.evidence.slowness import Slowness
+from app.diagnosis.case import Case, evidence
+from app.diagnosis.evidence.slowness import Slowness, slowness
 from app.diagnosis.finding import Worker
 from app.diagnosis.statistics.change_points import MIN_SCALE
 from app.diagnosis.statistics.persistence import rotation
@@ -23,16 +23,16 @@ def slow_in_turn(case: Case, found: Slowness, workers: list[int]) -> Ints:
 
     Where several workers are slow at once, those of one host are one culprit.
     """
-    places = [divmod(each, found.ratio.shape[2]) for each in workers]
+    places = [divmod(worker, found.ratio.shape[2]) for worker in workers]
     dp_ranks, stages = zip(*places, strict=True)
     ratio = found.ratio[found.usual][:, dp_ranks, stages]
     is_slow = ratio - 1 >= (found.stretches.mean[workers] - 1) / 2
     hosts = case.replay.window.hosts
-    for of_worker in (places, [hosts.get(each, each) for each in places]):
+    for of_worker in (places, [hosts.get(place, place) for place in places]):
         named = list(dict.fromkeys(of_worker))
-        culprit = np.array([named.index(each) for each in of_worker], np.int64)
+        culprit = np.array([named.index(name) for name in of_worker], np.int64)
         at_once = np.stack(
-            [is_slow[:, culprit == each].any(axis=1) for each in range(len(named))]
+            [is_slow[:, culprit == number].any(axis=1) for number in range(len(named))]
         ).sum(axis=0)
         if at_once.any() and at_once[at_once > 0].mean() <= MAX_AT_ONCE:
             worst = culprit[np.where(is_slow, ratio, 0.0).argmax(axis=1)]
@@ -69,6 +69,7 @@ class Turns:
     deviations: float
 
 
+@evidence
 def workers_in_turn(case: Case) -> Turns | None:
     """Workers that are slow in turn, a step or a few each; None where there are none.
 
@@ -78,15 +79,15 @@ def workers_in_turn(case: Case) -> Turns | None:
     of their dp rank and are left out, and where lengths vary nothing is concluded. With one stage
     that takes several micro-batches, which a few long sequences do not slow down all alike.
     """
-    found = case.slowness
+    found = slowness(case)
     if found is None or found.has_no_peers or found.lengths_vary:
         return None
     if found.usual.size < MIN_TURN_STEPS:
         return None
     if case.parallelism.pp_size == 1 and _num_microbatches(case) < MIN_MICROBATCHES:
         return None
-    sides = np.stack([each[found.usual] for each in (found.forward, found.backward, found.least)])
-    scale = max(MIN_SCALE, *(MAD_TO_DEVIATION * median_of(np.abs(each - 1)) for each in sides))
+    sides = np.stack([side[found.usual] for side in (found.forward, found.backward, found.least)])
+    scale = max(MIN_SCALE, *(MAD_TO_DEVIATION * median_of(np.abs(side - 1)) for side in sides))
     excess = sides.min(axis=0) - 1
     is_slow = excess >= max(MIN_EXCESS, MIN_DEVIATIONS * scale)
     if is_slow.shape[2] > 1:
@@ -106,8 +107,8 @@ def workers_in_turn(case: Case) -> Turns | None:
     if not named.any():
         return None
     flat = np.where(named, excess, 0.0).reshape(at_once.size, -1)
-    order = [int(each) for each in np.argsort(-flat.sum(axis=0), kind="stable")]
-    workers = [divmod(each, is_slow.shape[2]) for each in order if flat[:, each].any()]
+    order = np.argsort(-flat.sum(axis=0), kind="stable").tolist()
+    workers = [divmod(worker, is_slow.shape[2]) for worker in order if flat[:, worker].any()]
     ratio = found.ratio[found.usual]
     return Turns(
         tuple(workers), is_slow, float(ratio[named].mean()), float(np.median(excess[named])) / scale
@@ -116,4 +117,4 @@ def workers_in_turn(case: Case) -> Turns | None:
 
 def _num_microbatches(case: Case) -> int:
     """Fewest forward computations of a worker in a step."""
-    return min(0 if each.forward is None else each.forward.rows.shape[1] for each in case.groups)
+    return min(0 if group.forward is None else group.forward.rows.shape[1] for group in case.groups)

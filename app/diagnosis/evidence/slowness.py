@@ -8,12 +8,15 @@ slow from the first step may simply have more work.
 import math
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from app.diagnosis.evidence.features import Pace
+from app.diagnosis.case import Case, evidence
 from app.diagnosis.evidence.turns_of_few import slow_in_turn_of_few
+from app.diagnosis.evidence.usual_steps import usual_steps
+from app.diagnosis.features import Pace
 from app.diagnosis.job_history import ExtendedHistory
 from app.diagnosis.statistics.change_points import latest_onset_of_each
 from app.diagnosis.statistics.robust import (
@@ -27,6 +30,8 @@ from app.diagnosis.statistics.robust import (
 from app.engine.medians import median_of, medians_of_known
 from app.engine.metrics import MAD_TO_DEVIATION
 from app.trace.window import Floats, Ints
+
+ScalarT = TypeVar("ScalarT", bound=np.generic)
 
 # If at least this share of the dp ranks (two, where there are four or more) is clearly faster than
 # the others, these are the reference: a median would lie between two generations of GPUs. A single
@@ -88,7 +93,7 @@ def _swaps(took_s: Floats, is_fast: NDArray[np.bool_]) -> bool:
 
 def _by_other_stages(level_s: Floats, found: NDArray[np.bool_], hosts: Ints | None) -> None:
     """Split stages that look alike inside by the levels [dp, pp] of the other stages, in place."""
-    usual_s = _usual_s(level_s, found)
+    usual_s = _medians_of(level_s, found)
     if not (usual_s > 0).all():
         return
     spread = _peer_spread(level_s / usual_s, found)
@@ -117,11 +122,6 @@ def _lower_median_of_others(usual_s: Floats) -> Floats:
     place[order] = np.arange(order.size)
     middle = (order.size - 2) // 2
     return np.asarray(usual_s[order[np.where(place > middle, middle, middle + 1)]])
-
-
-def _usual_s(level_s: Floats, found: NDArray[np.bool_]) -> Floats:
-    """[pp], seconds of each stage's reference workers, of which there are some."""
-    return np.asarray(_medians_of(level_s[None], found[None])[0])
 
 
 def _is_near(ratio: Floats, spread: float) -> NDArray[np.bool_]:
@@ -176,7 +176,7 @@ def _older_ratio(
     if not others or (~found[:, is_split]).sum() < max(2.0, MIN_OLDER_SHARE * others):
         return None
     usual_s = np.full(found.shape[1], np.nan)
-    usual_s[is_split] = _usual_s(level_s[:, is_split], found[:, is_split])
+    usual_s[is_split] = _medians_of(level_s[:, is_split], found[:, is_split])
     slow = (level_s / usual_s)[~found & is_split]
     slow_by = median_of(slow)
     are_alike = median_of(np.abs(slow / slow_by - 1)) <= max(SAME_LEVEL, 2 * spread)
@@ -422,40 +422,63 @@ class Slowness:
         nearest = np.searchsorted(self.usual, np.arange(len(self.ratio)), side="right") - 1
         return np.asarray(of_usual[np.maximum(nearest, 0)].reshape(self.ratio.shape))
 
+    def usual_mean(self, side: Floats, at: int) -> float:
+        """Mean over the usual steps of a figure [steps, dp, pp] of one of the workers."""
+        return float(self.of_worker(side, at)[self.usual].mean())
+
+    def of_worker(self, side: NDArray[ScalarT], at: int) -> NDArray[ScalarT]:
+        """[steps] of a figure [steps, dp, pp] of one of the workers."""
+        dp_rank, stage = divmod(at, side.shape[2])
+        return side[:, dp_rank, stage]
+
     def _of_workers(self, side: Floats) -> Floats:
         """[usual steps, workers] of a figure [steps, dp, pp]."""
         return side[self.usual].reshape(self.usual.size, -1)
 
 
+@evidence
+def slowness(case: Case) -> Slowness | None:
+    """Every worker compared with its peers; None without forward, backward or usual steps."""
+    forward, backward, usual = case.forward, case.backward, usual_steps(case)
+    if forward is None or backward is None or not usual.size:
+        return None
+    if case.parallelism.dp_size == 1:
+        return slowness_by_history(case.extended_history, forward, backward, usual)
+    return slowness_to_peers(forward, backward, usual, case.host_numbers)
+
+
 def slowness_to_peers(
     forward: Pace, backward: Pace, usual: Ints, hosts: Ints | None = None
 ) -> Slowness:
-    """Every worker compared with its peers.
-
-    Twice: workers found to be slow are no reference in the steps in which they are slow. Otherwise
-    two dp ranks that are slow in turn would look half as slow, and noise be taken from the changes
-    of one that is slow now and then. `hosts` as in `peer_references`.
-    """
+    """Every worker compared with its peers; `hosts` as in `peer_references`."""
     measure = peer_references((forward.mean_s + backward.mean_s)[usual], hosts)
-    nobody = np.zeros(forward.mean_s.shape, np.bool_)
-    found = _compared((forward, backward), usual, measure, nobody)
-    slow, in_turn = found.slow_steps, slow_in_turn_of_few(forward, backward, usual)
-    if in_turn is not None:
-        slow, measure = in_turn, np.ones(measure.shape, np.bool_)
-    if not slow.any():
-        return found
-    return _compared((forward, backward), usual, measure, slow)
+    in_turn = slow_in_turn_of_few(forward, backward, usual)
+    return _compared_twice((forward, backward), usual, measure, in_turn=in_turn)
 
 
 def slowness_of(took: Pace, usual: Ints, min_ratio: float) -> Slowness:
     """The same for operations of one type alone."""
-    measure = peer_references(took.mean_s[usual])
-    nobody = np.zeros(took.mean_s.shape, np.bool_)
-    found = _compared((took,), usual, measure, nobody, min_ratio)
+    return _compared_twice((took,), usual, peer_references(took.mean_s[usual]), min_ratio)
+
+
+def _compared_twice(
+    paces: tuple[Pace, ...],
+    usual: Ints,
+    measure: NDArray[np.bool_],
+    min_ratio: float = MIN_RATIO,
+    in_turn: NDArray[np.bool_] | None = None,
+) -> Slowness:
+    """Workers found to be slow are no reference in the steps in which they are slow.
+
+    Otherwise two dp ranks that are slow in turn would look half as slow, and noise be taken from
+    the changes of one that is slow now and then.
+    """
+    nobody = np.zeros(paces[0].mean_s.shape, np.bool_)
+    found = _compared(paces, usual, measure, nobody, min_ratio)
     slow = found.slow_steps
-    if not slow.any():
-        return found
-    return _compared((took,), usual, measure, slow, min_ratio)
+    if in_turn is not None:
+        slow, measure = in_turn, np.ones(measure.shape, np.bool_)
+    return _compared(paces, usual, measure, slow, min_ratio) if slow.any() else found
 
 
 def _compared(
@@ -463,7 +486,7 @@ def _compared(
     usual: Ints,
     measure: NDArray[np.bool_],
     slow: NDArray[np.bool_],
-    min_ratio: float = MIN_RATIO,
+    min_ratio: float,
 ) -> Slowness:
     """Every worker against `measure` [dp, pp] without workers in steps `slow` [steps, dp, pp]."""
     reference = measure & ~slow

@@ -3,22 +3,36 @@
 A worker stops before an operation (a launch delay) or in a computation. Whoever waits for others
 waits in a receive or in a collective, and does not stop. `long_stops` finds the steps with a stop,
 who stopped and where in the step; `gaps_between` is time between steps, which no step contains.
+
+`late_begins` are steps that the workers begin late: all of them stood still where the step before
+ended. A worker begins late by the longest launch delay of its operations up to the first
+computation. Where times of different steps are known, the shortest stop is a gap between two steps,
+and what others stop longer is a late begin. Without such times a step is recorded from its first
+operation on: of a stop before it only the differences between workers are seen, unless a receive
+was posted before the stop.
 """
 
 from collections import Counter
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from app.diagnosis.case import Case
-from app.diagnosis.evidence.features import Features, ops_of
-from app.diagnosis.evidence.interruptions import annotated_s
+from app.diagnosis.case import Case, evidence
+from app.diagnosis.evidence.interruptions import (
+    InterruptionKind,
+    Interruptions,
+    among,
+    annotated_s,
+    joined,
+    no_rows,
+    rows_of_group,
+)
 from app.diagnosis.evidence.outliers import launch_delays_s
-from app.diagnosis.finding import Worker
-from app.diagnosis.repair import BlamedByGroup, BlamedOps
+from app.diagnosis.evidence.reported_delays import late_by_s
+from app.diagnosis.features import Features
 from app.engine.grid import Grid
 from app.engine.medians import median_of, medians_of_known
 from app.engine.metrics import MAD_TO_DEVIATION
@@ -26,57 +40,90 @@ from app.engine.template import Template
 from app.trace.ops import OpKind
 from app.trace.window import Floats, Ints
 
-# Fewer steps do not show what is usual.
-MIN_STEPS = 4
-# A step with a stop is longer than usual by this share, and by so many standard deviations;
-MIN_EXCESS = 0.2
-MIN_DEVIATIONS = 6.0
-# if more steps are, they are no exception.
-MAX_SHARE_OF_STEPS = 1 / 3
-# A worker that stops for this share of the excess is one of those that all wait for.
-MIN_SHARE_OF_EXCESS = 0.5
-# If so many workers stop, it is all of them: in a pipeline some are waiting meanwhile.
-MIN_SHARE_OF_ALL = 0.5
-# As in app/engine/steady_state.py: longer gaps belong to no step.
-LARGE_GAP_RATIO = 5.0
-LARGE_GAP = 0.2
-
-Place = Literal["begin", "middle", "end", "between"]
-
 
 @dataclass(frozen=True, slots=True)
-class WorkerStop:
-    """The longest stop of one worker in a step: before or, where `is_inside`, in an operation.
+class StopLimits:
+    """From when on steps have a stop. All but the gaps' limits were chosen on made jobs."""
 
-    `usual_s` is what the operation usually takes; `row` is the template's. `until_s` is when the
-    worker goes on, in the step's times.
-    """
+    # Fewer steps do not show what is usual.
+    min_steps: int = 4
+    # A step with a stop is longer than usual by this share, and by so many standard deviations;
+    min_excess: float = 0.2
+    min_deviations: float = 6.0
+    # if more steps are, as a share, they are no exception.
+    max_share_of_steps: float = 1 / 3
+    # A worker that stops for this share of the excess is one of those that all wait for.
+    min_share_of_excess: float = 0.5
+    # If this share of the workers stops, it is all: in a pipeline some are waiting meanwhile.
+    min_share_of_all: float = 0.5
+    # Gaps so many times the usual one, and this share of a step, belong to no step. As in
+    # app/engine/steady_state.py.
+    large_gap_ratio: float = 5.0
+    large_gap: float = 0.2
+    # A typical worker begins late by this share of a step (and `min_deviations`).
+    min_late: float = 0.01
+    # Without times between steps: the last worker begins late by this share of a step, and by so
+    # many times its usual lateness.
+    min_apart: float = 0.002
+    min_times_apart: float = 10.0
+    # Another worker than the last one is late too, if by this share of the last one's.
+    min_share_of_last: float = 0.1
+    # A stop was seen whole if the first worker to go on is late by this share of the last one's.
+    min_share_of_longest: float = 0.5
 
-    worker: Worker
-    seconds: float
-    row: int
-    is_inside: bool
-    usual_s: float
-    until_s: float = 0.0
+
+LIMITS = StopLimits()
+
+Place = Literal["begin", "middle", "end", "between"]
 
 
 @dataclass(frozen=True, slots=True)
 class Stop:
     """A step in which workers stop, or the gap before it where `place` is "between".
 
-    `at` is the step's position in `case.steps`, `group` one in `case.groups`; `seconds` is how much
-    longer it took than usual. `workers` are those that stop, none between steps. `optype` is where
+    `at` is the step's position in `case.steps`; `seconds` is how much longer it took than usual.
+    `rows` are the longest stops of the workers that stop, none between steps. `optype` is where
     most of them do.
     """
 
     at: int
-    group: int
     seconds: float
     place: Place
     optype: str
     is_inside: bool
-    workers: tuple[WorkerStop, ...]
+    rows: Interruptions
     is_all: bool
+
+
+def longest_of(stops: Sequence[Stop]) -> Stop:
+    """The longest of some stops, at least one."""
+    return max(stops, key=lambda stop: stop.seconds)
+
+
+def usual_step_s(case: Case) -> float:
+    """The median recorded step time."""
+    return median_of(case.report.recorded_s)
+
+
+@evidence
+def long_stops(case: Case) -> tuple[Stop, ...]:
+    """Steps with a stop, ascending; gaps between steps among them."""
+    recorded_s = case.report.recorded_s
+    if recorded_s.size < LIMITS.min_steps:
+        return ()
+    usual_s = usual_step_s(case)
+    excess_s = recorded_s - usual_s
+    deviation_s = MAD_TO_DEVIATION * median_of(np.abs(excess_s))
+    least_s = LIMITS.min_excess * usual_s
+    is_long = excess_s > max(least_s, LIMITS.min_deviations * deviation_s)
+    stops = list(_between(case, least_s))
+    if is_long.sum() <= max(1.0, LIMITS.max_share_of_steps * recorded_s.size):
+        noted_s = annotated_s(case, "gc-pause") + annotated_s(case, "data-wait")
+        for number, group in enumerate(case.groups):
+            positions = np.flatnonzero(is_long[group.positions])
+            if positions.size:
+                stops += _in_group(case, number, positions, excess_s, noted_s)
+    return tuple(sorted(stops, key=lambda stop: (stop.at, stop.place != "between")))
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,8 +131,8 @@ class StepGaps:
     """Time between steps that are recorded one after the other.
 
     Shapes: [steps] for `before_s`, seconds between the end of the step before and the first
-    operation, NaN where it is unknown, and `num_left_out`, steps in between. `is_large`: the gap
-    belongs to no step.
+    operation, NaN where it is unknown, `num_left_out`, steps in between, and `is_large`: the gap
+    belongs to no step, and no step lies in it.
     """
 
     before_s: Floats
@@ -94,50 +141,11 @@ class StepGaps:
     usual_s: float
 
 
-def usual_step_s(case: Case) -> float:
-    """The median recorded step time."""
-    return median_of(case.report.recorded_s)
-
-
-def long_stops(case: Case) -> tuple[Stop, ...]:
-    """Steps with a stop, ascending; gaps between steps among them."""
-    recorded_s = case.report.recorded_s
-    if recorded_s.size < MIN_STEPS:
-        return ()
-    usual_s = usual_step_s(case)
-    excess_s = recorded_s - usual_s
-    deviation_s = MAD_TO_DEVIATION * median_of(np.abs(excess_s))
-    is_long = excess_s > max(MIN_EXCESS * usual_s, MIN_DEVIATIONS * deviation_s)
-    found = _between(case, MIN_EXCESS * usual_s)
-    if is_long.sum() <= max(1.0, MAX_SHARE_OF_STEPS * recorded_s.size):
-        noted_s = annotated_s(case, "gc-pause") + annotated_s(case, "data-wait")
-        for number, group in enumerate(case.groups):
-            positions = np.flatnonzero(is_long[group.positions])
-            if positions.size:
-                found += _in_group(number, group, positions, excess_s, noted_s)
-    return tuple(sorted(found, key=lambda stop: (stop.at, stop.place != "between")))
-
-
-def _between(case: Case, least_s: float) -> list[Stop]:
-    gaps = case.cached(gaps_between)
-    group_of = np.zeros(case.steps.size, np.int64)
-    for number, group in enumerate(case.groups):
-        group_of[group.positions] = number
-    chosen = gaps.is_large & (gaps.num_left_out == 0)
-    chosen &= np.nan_to_num(gaps.before_s) - gaps.usual_s >= least_s
-    return [
-        Stop(
-            at,
-            int(group_of[at]),
-            float(gaps.before_s[at] - gaps.usual_s),
-            "between",
-            "",
-            is_inside=False,
-            workers=(),
-            is_all=True,
-        )
-        for at in np.flatnonzero(chosen).tolist()
-    ]
+def _between(case: Case, least_s: float) -> Iterator[Stop]:
+    gaps, nobody = gaps_between(case), no_rows(case)
+    longer_s = gaps.before_s - gaps.usual_s
+    for at in np.flatnonzero(gaps.is_large & (longer_s >= least_s)).tolist():
+        yield Stop(at, float(longer_s[at]), "between", "", False, nobody, is_all=True)
 
 
 def gaps_s(case: Case, begin_s_of: Callable[[Grid], Floats]) -> Floats:
@@ -157,15 +165,16 @@ def gaps_s(case: Case, begin_s_of: Callable[[Grid], Floats]) -> Floats:
     return before_s
 
 
+@evidence
 def gaps_between(case: Case) -> StepGaps:
     """Gaps before each step; unknown without absolute times."""
     before_s = gaps_s(case, first_start_s)
-    num_left_out = np.zeros(case.steps.size, np.int64)
-    num_left_out[1:] = np.diff(case.steps) - 1
+    num_left_out = np.diff(case.steps, prepend=case.steps[0] - 1) - 1
     known_s = before_s[np.isfinite(before_s) & (num_left_out == 0)]
     usual_s = max(0.0, median_of(known_s)) if known_s.size else 0.0
-    gap_s = np.nan_to_num(before_s)
-    is_large = (gap_s > LARGE_GAP * case.report.recorded_s) & (gap_s > LARGE_GAP_RATIO * usual_s)
+    gap_s = np.where(num_left_out == 0, np.nan_to_num(before_s), 0.0)
+    is_large = gap_s > LIMITS.large_gap * case.report.recorded_s
+    is_large &= gap_s > LIMITS.large_gap_ratio * usual_s
     return StepGaps(before_s, num_left_out, is_large, usual_s)
 
 
@@ -180,231 +189,263 @@ def first_start_s(grid: Grid) -> Floats:
 
 
 def _in_group(
-    number: int, group: Features, positions: Ints, excess_s: Floats, noted_s: Floats
-) -> list[Stop]:
-    """Stops in some long steps (positions in the group) of one structure."""
-    own = _OwnStops(group, positions)
-    found = []
-    for index, position in enumerate(positions.tolist()):
-        at = int(group.positions[position])
-        workers = own.of_step(index, float(excess_s[at]), noted_s[at])
-        if workers:
-            stop = _stop(number, group, at, float(excess_s[at]), workers)
-            own_workers = workers if stop.is_all else without_followers(group, workers)
-            found.append(
-                stop
-                if len(own_workers) == len(workers)
-                else _stop(number, group, at, float(excess_s[at]), own_workers)
-            )
-    return found
+    case: Case, number: int, positions: Ints, excess_s: Floats, noted_s: Floats
+) -> Iterator[Stop]:
+    """Stops in some long steps (positions in the group) of one structure.
+
+    Workers that stop for most of the excess; `noted_s` [steps, dp, pp] has a reason.
+    """
+    group = case.groups[number]
+    replayer, template, grid = group.replayer, group.replayer.template, group.replayer.grid
+    sizes = (template.num_ops, replayer.dp_size, -1)
+    # Computations and the optimizer; `gc` operations are collections of garbage.
+    is_timed = template.op_types.flags(lambda op: op.kind is OpKind.COMPUTE and op.name != "gc")
+    timed = np.flatnonzero(is_timed[template.optype])
+    by_step = replayer.durations.recorded_s[timed].reshape(timed.size, *sizes[1:])
+    usual_s = np.zeros(sizes[:2])
+    usual_s[timed] = medians_of_known(by_step)
+    # [rows, dp, long steps]: launch delays, and what computations take longer than usual.
+    late_s = launch_delays_s(replayer, np.arange(template.num_ops), positions).reshape(sizes)
+    longer_s = np.full(late_s.shape, -np.inf)
+    longer_s[timed] = by_step[:, :, positions] - usual_s[timed, :, None]
+    stages = np.unique(template.stage)
+    of_stages = [np.flatnonzero(template.stage == stage) for stage in stages]
+    # [stages, dp, long steps]: rows with the longest stop before and inside, and its seconds.
+    before, inside = (
+        np.stack([rows[times_s[rows].argmax(axis=0)] for rows in of_stages])
+        for times_s in (late_s, longer_s)
+    )
+    before_s, inside_s = (
+        np.stack([times_s[rows].max(axis=0) for rows in of_stages])
+        for times_s in (late_s, longer_s)
+    )
+    for index, at in enumerate(group.positions[positions].tolist()):
+        own_s = np.maximum(before_s, inside_s)[:, :, index] - noted_s[at].T[stages]
+        worker = np.nonzero(own_s >= LIMITS.min_share_of_excess * excess_s[at])
+        if not worker[0].size:
+            continue
+        is_inside = (inside_s > before_s)[:, :, index][worker]
+        row = np.where(is_inside, inside[:, :, index][worker], before[:, :, index][worker])
+        lane = worker[1] * len(group.steps) + positions[index]
+        least_s = np.where(is_inside, usual_s[row, worker[1]], 0.0)
+        of_ops = (row, lane, own_s[worker], least_s)
+        kind = np.where(is_inside, InterruptionKind.LONG, InterruptionKind.LATE)
+        rows = rows_of_group(case, number, kind, *of_ops)
+        stop = _stop(group, at, float(excess_s[at]), rows)
+        if not stop.is_all:
+            until_s = grid.start_s[row, lane] + np.where(is_inside, grid.duration_s[row, lane], 0.0)
+            rows = rows.where(~is_follower(group, rows, until_s))
+            stop = _stop(group, at, float(excess_s[at]), rows)
+        yield stop
 
 
-def without_followers(group: Features, workers: list[WorkerStop]) -> list[WorkerStop]:
-    """Without those that only post a receive late, after another stage of their replica goes on.
+def is_follower(group: Features, rows: Interruptions, until_s: Floats) -> NDArray[np.bool_]:
+    """[rows], stops that only post a receive late, after another stage of the replica goes on.
 
     Some schedules post a receive when its input is needed: after a computation that waited for the
-    stage that stopped. Workers that stop together go on together.
+    stage that stopped. Workers that stop together go on together. `until_s` [rows] is when each
+    goes on, in the step's times.
     """
     template = group.replayer.template
     later_s = 0.0 if group.forward is None else float(np.median(group.forward.pace.mean_s))
-    is_receive = template.op_types.is_receive
-    return [
-        each
-        for each in workers
-        if each.is_inside
-        or not is_receive[template.optype[each.row]]
-        or all(
-            other.worker[0] != each.worker[0] or other.until_s >= each.until_s - later_s / 2
-            for other in workers
-        )
-    ]
+    first_s = np.full(group.replayer.dp_size, np.inf)
+    np.minimum.at(first_s, rows.dp_rank, until_s)
+    receives = ~rows.is_inside & template.op_types.is_receive[template.optype[rows.row]]
+    return np.asarray(receives & (first_s[rows.dp_rank] < until_s - later_s / 2))
 
 
-def _stop(
-    number: int, group: Features, at: int, excess_s: float, workers: Sequence[WorkerStop]
-) -> Stop:
+def _stop(group: Features, at: int, excess_s: float, rows: Interruptions) -> Stop:
     template = group.replayer.template
-    longest = max(workers, key=lambda each: each.seconds)
-    places: Counter[Place] = Counter()
-    for row, num_there in Counter(each.row for each in workers).items():
-        places[_place(template, row)] += num_there
+    ops = list(zip(rows.row.tolist(), rows.is_inside.tolist(), strict=True))
+    place_of = {row: _place(template, row) for row, _ in ops}
+    [(place, _)] = Counter(place_of[row] for row, _ in ops).most_common(1)
+    [((optype, is_inside), _)] = Counter(
+        (template.name(row), is_inside) for row, is_inside in ops
+    ).most_common(1)
     num_workers = group.replayer.dp_size * group.replayer.pp_size
-    types = Counter((template.name(each.row), each.is_inside) for each in workers)
-    (optype, is_inside), _ = types.most_common(1)[0]
-    return Stop(
-        at,
-        number,
-        max(excess_s, longest.seconds),
-        places.most_common(1)[0][0],
-        optype,
-        is_inside,
-        tuple(workers),
-        is_all=len(workers) >= max(2.0, MIN_SHARE_OF_ALL * num_workers),
-    )
-
-
-class _OwnStops:
-    """Launch delays and excess durations of all operations in some steps of a group."""
-
-    def __init__(self, group: Features, positions: Ints) -> None:
-        replayer = group.replayer
-        template = replayer.template
-        self._stage, self._dp_size = template.stage, replayer.dp_size
-        self._pp_size, self._num = replayer.pp_size, positions.size
-        rows = np.arange(template.num_ops)
-        self._late_s = self._by_step(launch_delays_s(replayer, rows, positions))
-        self._rows = _timed_rows(template)
-        by_step = replayer.durations.recorded_s[self._rows].reshape(
-            self._rows.size, self._dp_size, -1
-        )
-        self._usual_s = medians_of_known(by_step)
-        self._longer_s = by_step[:, :, positions] - self._usual_s[:, :, None]
-        grid = replayer.grid
-        self._start_s, self._end_s = (
-            each.reshape(each.shape[0], self._dp_size, -1)[:, :, positions]
-            for each in (grid.start_s, grid.start_s + grid.duration_s)
-        )
-
-    def _by_step(self, of_lanes: Floats) -> Floats:
-        """[rows, dp, steps]"""
-        return of_lanes.reshape(of_lanes.shape[0], self._dp_size, self._num)
-
-    def of_step(self, index: int, excess_s: float, noted_s: Floats) -> list[WorkerStop]:
-        """Workers that stop for most of the excess; `noted_s` [dp, pp] has a reason."""
-        found = []
-        for stage in range(self._pp_size):
-            rows = np.flatnonzero(self._stage == stage)
-            timed = np.flatnonzero(self._stage[self._rows] == stage)
-            late_s = self._late_s[rows, :, index]
-            longer_s = self._longer_s[timed, :, index]
-            for dp_rank in range(self._dp_size):
-                stop = self._longest(rows, late_s[:, dp_rank], timed, longer_s[:, dp_rank], dp_rank)
-                row, seconds, is_inside, usual_s = stop
-                seconds -= float(noted_s[dp_rank, stage])
-                if seconds >= MIN_SHARE_OF_EXCESS * excess_s:
-                    until_s = float(
-                        (self._end_s if is_inside else self._start_s)[row, dp_rank, index]
-                    )
-                    found.append(
-                        WorkerStop((dp_rank, stage), seconds, row, is_inside, usual_s, until_s)
-                    )
-        return found
-
-    def _longest(
-        self, rows: Ints, late_s: Floats, timed: Ints, longer_s: Floats, dp_rank: int
-    ) -> tuple[int, float, bool, float]:
-        """Row, seconds, whether it is inside the operation, and its usual duration."""
-        before = int(late_s.argmax()) if late_s.size else -1
-        inside = int(longer_s.argmax()) if longer_s.size else -1
-        if inside >= 0 and (before < 0 or longer_s[inside] > late_s[before]):
-            of_row = timed[inside]
-            usual_s = float(self._usual_s[of_row, dp_rank])
-            return int(self._rows[of_row]), float(longer_s[inside]), True, usual_s
-        if before < 0:
-            return -1, 0.0, False, 0.0
-        return int(rows[before]), float(late_s[before]), False, 0.0
-
-
-def _timed_rows(template: Template) -> Ints:
-    """Computations and the optimizer; `gc` operations are collections of garbage."""
-    by_code = template.op_types.by_code
-    return ops_of(
-        template,
-        [
-            code
-            for code in template.present
-            if by_code[code].kind is OpKind.COMPUTE and by_code[code].name != "gc"
-        ],
-    )
+    is_all = rows.size >= max(2.0, LIMITS.min_share_of_all * num_workers)
+    seconds = max(excess_s, float(rows.excess_s.max()))
+    return Stop(at, seconds, place, optype, is_inside, rows, is_all)
 
 
 def _place(template: Template, row: int) -> Place:
     """Before the stage's first computation is done, after its last one, or between them."""
-    stage = int(template.stage[row])
-    passes = np.asarray(template.computes[stage], np.int64)
-    if not passes.size:
+    passes = template.computes[int(template.stage[row])]
+    if not len(passes):
         return "middle"
-    if row > passes.max():
+    if row > max(passes):
         return "end"
-    return "begin" if row <= passes.min() else "middle"
+    return "begin" if row <= min(passes) else "middle"
 
 
-@dataclass(frozen=True, slots=True)
-class BlamedStops:
-    """Operations of stops, by group: usual durations, and seconds of late launch."""
-
-    durations: BlamedByGroup
-    delays: BlamedByGroup
-
-
-def blamed_stops(case: Case, stops: Sequence[Stop]) -> BlamedStops:
-    """The operations in and before which workers stop."""
-    durations: dict[tuple[int, ...], BlamedOps] = {}
-    delays: dict[tuple[int, ...], BlamedOps] = {}
-    for number, group in enumerate(case.groups):
-        mine = [stop for stop in stops if stop.group == number and stop.workers]
-        if not mine:
-            continue
-        durations[group.steps] = _ops(group, mine, is_inside=True)
-        delays[group.steps] = _ops(group, mine, is_inside=False)
-    return BlamedStops(durations, delays)
-
-
-def _ops(group: Features, stops: Sequence[Stop], *, is_inside: bool) -> BlamedOps:
-    num_steps = len(group.steps)
-    position_of = {int(at): position for position, at in enumerate(group.positions)}
-    seconds_of: dict[tuple[int, int], float] = {}
+def blamed_rows(case: Case, stops: Sequence[Stop]) -> Interruptions:
+    """The operations in and before which workers stop, or which a stop made longer."""
+    parts = [no_rows(case)]
     for stop in stops:
-        for each in stop.workers:
-            if each.is_inside is not is_inside:
-                continue
-            row = each.row if is_inside else _delayed_row(group.replayer.template, each.row)
-            if row is None:
-                continue
-            lane = each.worker[0] * num_steps + position_of[stop.at]
-            seconds_of[row, lane] = each.usual_s if is_inside else each.seconds
-        if stop.is_all and is_inside:
-            seconds_of |= _stretched(group, position_of[stop.at], stop.seconds)
-    keys = np.array(list(seconds_of), np.int64).reshape(-1, 2)
-    return BlamedOps(keys[:, 0], keys[:, 1], np.array(list(seconds_of.values()), np.float64))
+        if not stop.rows.size:
+            continue
+        number, rows = int(stop.rows.group[0]), stop.rows
+        template, delayed = case.groups[number].replayer.template, rows.row.copy()
+        for row in np.unique(delayed[~rows.is_inside]).tolist():
+            delayed[(rows.row == row) & ~rows.is_inside] = _delayed_row(template, row)
+        rows = replace(rows, row=delayed).where(delayed >= 0)
+        if stop.is_all:
+            stretched = _stretched(case, number, stop)
+            parts.append(stretched)
+            rows = rows.where(~(rows.is_inside & among(rows, stretched)))
+        parts.append(rows)
+    return joined(parts)
 
 
-def _stretched(group: Features, position: int, stop_s: float) -> dict[tuple[int, int], float]:
-    """{(row, lane): usual seconds} of operations that a stop of all workers made longer.
+def _stretched(case: Case, number: int, stop: Stop) -> Interruptions:
+    """Operations that a stop of all workers made longer.
 
     Those who were sending or met others when all stopped have no stop of their own.
     """
+    group = case.groups[number]
     replayer = group.replayer
     own_s = replayer.durations.recorded_s[: replayer.template.num_ops]
     by_step = own_s.reshape(own_s.shape[0], replayer.dp_size, -1)
-    rows, dp_ranks = np.nonzero(by_step[:, :, position] >= MIN_SHARE_OF_EXCESS * stop_s)
-    usual_s = np.median(by_step[rows, dp_ranks], axis=1)
-    is_longer = by_step[rows, dp_ranks, position] - usual_s >= MIN_SHARE_OF_EXCESS * stop_s
-    lanes = dp_ranks * by_step.shape[2] + position
-    return {
-        (row, lane): seconds
-        for row, lane, seconds in zip(
-            rows[is_longer].tolist(),
-            lanes[is_longer].tolist(),
-            usual_s[is_longer].tolist(),
-            strict=True,
-        )
-    }
+    position = int(np.searchsorted(group.positions, stop.at))
+    least_s = LIMITS.min_share_of_excess * stop.seconds
+    row, dp_rank = np.nonzero(by_step[:, :, position] >= least_s)
+    usual_s = np.median(by_step[row, dp_rank], axis=1)
+    longer_s = by_step[row, dp_rank, position] - usual_s
+    at = longer_s >= least_s
+    lane = dp_rank * by_step.shape[2] + position
+    of_ops = (row[at], lane[at], longer_s[at], usual_s[at])
+    return rows_of_group(case, number, InterruptionKind.LONG, *of_ops)
 
 
-def _delayed_row(template: Template, row: int) -> int | None:
+def _delayed_row(template: Template, row: int) -> int:
     """The computation whose delay has the same effect as a late launch of this operation.
 
     A delay lengthens its operation, and what lengthens one member of a collective holds up nobody.
     After the last micro-batch the next computation is delayed (the optimizer step), else the one
-    before; None where the stage computes nothing.
+    before; -1 where the stage computes nothing.
     """
     is_compute = template.op_types.flags(lambda spec: spec.kind is OpKind.COMPUTE)
-    computes = np.flatnonzero(is_compute[template.optype])
-    of_stage = computes[template.stage[computes] == template.stage[row]]
+    of_stage = np.flatnonzero(is_compute[template.optype] & (template.stage == template.stage[row]))
     if not of_stage.size:
-        return None
+        return -1
     before, after = of_stage[of_stage < row], of_stage[of_stage >= row]
     if row in of_stage or not before.size or (_place(template, row) == "end" and after.size):
         return int(after[0])
     return int(before[-1])
+
+
+@dataclass(frozen=True, slots=True)
+class LateBegins:
+    """How much later than usual workers begin each step, seconds.
+
+    Shapes: [steps, dp, pp] for `late_s`, from the step's earliest operation on, and `delay_s`, from
+    its begin on, which may be later (steady_state.py); [steps] for `span_s`, from the earliest
+    operation to the last end. Waits for data and collections of garbage that the client reports
+    are left out.
+    """
+
+    late_s: Floats
+    delay_s: Floats
+    span_s: Floats
+
+
+@evidence
+def late_begins(case: Case) -> LateBegins:
+    """Late begins of all steps."""
+    noted_s = late_by_s(case, "data-wait") + late_by_s(case, "gc-pause")
+    both_s = case.joined(_begin_delays_s)
+    both_s = np.maximum(0.0, both_s - np.median(both_s, axis=0) - noted_s[:, None])
+    ends_s = case.joined(lambda group: group.replayer.grid.spans_s[1])
+    first_s = case.joined(lambda group: first_start_s(group.replayer.grid))
+    return LateBegins(both_s[:, 0], both_s[:, 1], ends_s - first_s)
+
+
+def stops_before_steps(case: Case) -> tuple[Stop, ...]:
+    """Stops of all workers before a step's first computation, ascending.
+
+    `seconds` is the longest late begin; gaps between steps are not part of it.
+    """
+    late_s = late_begins(case).late_s
+    typical_s = medians_of_known(late_s.reshape(case.steps.size, -1))
+    deviation_s = MAD_TO_DEVIATION * median_of(np.abs(typical_s - median_of(typical_s)))
+    least_s = max(LIMITS.min_late * usual_step_s(case), LIMITS.min_deviations * deviation_s)
+    return _begin_stops(case, typical_s > least_s)
+
+
+@dataclass(frozen=True, slots=True)
+class RegularStops:
+    """Stops that may come at an interval, ascending.
+
+    Where a part of them was not recorded, they are not `are_whole`: workers begin steps apart, or
+    with `of_one` the same worker begins late.
+    """
+
+    stops: Sequence[Stop]
+    are_whole: bool = True
+    of_one: bool = False
+
+
+def begins_apart(case: Case) -> RegularStops:
+    """Steps in which the last worker begins late, whatever the typical one does."""
+    late_s = late_begins(case).late_s.reshape(case.steps.size, -1)
+    last_s = late_s.max(axis=1)
+    least_s = max(LIMITS.min_apart * usual_step_s(case), LIMITS.min_times_apart * median_of(last_s))
+    is_apart = last_s > least_s
+    if not is_apart.any():
+        return RegularStops(())
+    is_late = late_s[is_apart] > LIMITS.min_share_of_last * last_s[is_apart, None]
+    is_same = np.unique(late_s[is_apart].argmax(axis=1)).size == 1
+    is_of_one = bool(is_same and np.median(is_late.sum(axis=1)) < 2)
+    stops = _begin_stops(case, is_apart)
+    return RegularStops(stops, are_whole=not stops, of_one=is_of_one)
+
+
+def is_whole(case: Case, stop: Stop) -> bool:
+    """Whether all of a stop was recorded, not only how much longer some workers stopped."""
+    late_s = late_begins(case).late_s[stop.at]
+    return bool(late_s.min() >= LIMITS.min_share_of_longest * late_s.max())
+
+
+def _begin_stops(case: Case, is_late: NDArray[np.bool_]) -> tuple[Stop, ...]:
+    begins = late_begins(case)
+    stops = []
+    for number, group in enumerate(case.groups):
+        first_row = np.array([rows[0] if rows.size else -1 for rows in _first_rows(group)])
+        for position in np.flatnonzero(is_late[group.positions]).tolist():
+            at = int(group.positions[position])
+            dp_rank, stage = np.nonzero(begins.delay_s[at] > 0)
+            lane = dp_rank * len(group.steps) + position
+            of_ops = (first_row[stage], lane, begins.delay_s[at][dp_rank, stage], 0.0)
+            rows = rows_of_group(case, number, InterruptionKind.LATE, *of_ops)
+            optype = group.replayer.template.name(int(rows.row[0])) if rows.size else ""
+            seconds = float(begins.late_s[at].max())
+            stops.append(Stop(at, seconds, "begin", optype, False, rows, is_all=True))
+    return tuple(sorted(stops, key=lambda stop: stop.at))
+
+
+def _begin_delays_s(group: Features) -> Floats:
+    """[steps, 2, dp, pp], the longest launch delay up to the worker's first computation.
+
+    From the step's earliest operation on, and from its begin on.
+    """
+    replayer, grid, firsts = group.replayer, group.replayer.grid, _first_rows(group)
+    earliest_s = np.tile(np.minimum(grid.began_s, first_start_s(grid)), replayer.dp_size)
+    rows = np.concatenate(firsts)
+    follows = np.diff(replayer.graph.pred_ptr)[rows] > 0
+    delay_s = launch_delays_s(replayer, rows)
+    late_s = np.where(follows[:, None], delay_s, grid.start_s[rows] - earliest_s)
+    begins = np.cumsum([0, *(rows_of_worker.size for rows_of_worker in firsts[:-1])])
+    longest_s = np.maximum.reduceat(np.stack([late_s, delay_s]), begins, axis=1)
+    sizes = (2, replayer.pp_size, replayer.dp_size, len(group.steps))
+    return longest_s.reshape(sizes).transpose(3, 0, 2, 1)
+
+
+def _first_rows(group: Features) -> list[Ints]:
+    """By stage, its operations up to the first computation, as they were recorded."""
+    template = group.replayer.template
+    firsts = []
+    for stage in range(group.replayer.pp_size):
+        rows = np.flatnonzero(template.stage == stage)
+        computes = np.asarray(template.computes[stage], np.int64)
+        firsts.append(rows[rows <= computes.min()] if computes.size else rows[:1])
+    return firsts

@@ -9,7 +9,7 @@ all stages of their dp rank, so one stage alone tells nothing.
 import numpy as np
 from numpy.typing import NDArray
 
-from app.diagnosis.evidence.features import Pace
+from app.diagnosis.features import Pace
 from app.engine.medians import median_of
 from app.engine.metrics import MAD_TO_DEVIATION
 from app.trace.window import Floats, Ints
@@ -36,7 +36,7 @@ def slow_in_turn_of_few(forward: Pace, backward: Pace, usual: Ints) -> NDArray[n
     if not 1 < dp_size <= MAX_PEERS or pp_size < 2:
         return None
     sides = (forward.mean_s, backward.mean_s, forward.least_s + backward.least_s)
-    excess = np.stack([_excess(each[usual]) for each in sides])
+    excess = np.stack([_excess(side[usual]) for side in sides])
     noise = MAD_TO_DEVIATION * median_of(excess.max(axis=0))
     is_slow = excess.min(axis=0) >= max(MIN_EXCESS, MIN_DEVIATIONS * noise)
     of_step, of_worker = is_slow.sum(axis=(1, 2)), is_slow.sum(axis=0)

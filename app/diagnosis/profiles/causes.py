@@ -200,7 +200,7 @@ class Causes:
     @property
     def explained(self) -> list[int]:
         """Places of the culprits and of the ranks that they held up."""
-        return [*(each.place for each in self.culprits), *self.held_up]
+        return [*(culprit.place for culprit in self.culprits), *self.held_up]
 
 
 def causes(job: ProfiledJob) -> Causes:
@@ -210,15 +210,15 @@ def causes(job: ProfiledJob) -> Causes:
     arrivals = job.arrivals
     if arrivals is None:
         return Causes((), (), (), "")
-    suspects = [_measured(job, arrivals, each) for each in _late(job, arrivals)]
-    slow = _most_waited_for([each for each in suspects if each.kind in (COMPUTE, WORK)])
-    slow_places = [each.place for each in slow]
+    suspects = [_measured(job, arrivals, late) for late in _late(job, arrivals)]
+    slow = _most_waited_for([late for late in suspects if late.kind in (COMPUTE, WORK)])
+    slow_places = [culprit.place for culprit in slow]
     explained = [*slow_places, *held_up(job, slow_places)]
     hosts = _late_hosts(job, arrivals, suspects, explained)
     limit_s = MIN_HOST_SHARE * float(job.step_s.mean())
-    culprits = (*slow, *(each for each in hosts if each.alone_s >= limit_s))
-    minor = tuple(each for each in hosts if each.alone_s < limit_s)
-    return Causes(culprits, minor, held_up(job, [each.place for each in culprits]), "")
+    culprits = (*slow, *(host for host in hosts if host.alone_s >= limit_s))
+    minor = tuple(host for host in hosts if host.alone_s < limit_s)
+    return Causes(culprits, minor, held_up(job, [culprit.place for culprit in culprits]), "")
 
 
 def _why_not(job: ProfiledJob) -> str:
@@ -268,7 +268,7 @@ def _late(job: ProfiledJob, arrivals: Arrivals) -> list[ProfileCulprit]:
 def _measured(job: ProfiledJob, arrivals: Arrivals, late: ProfileCulprit) -> ProfileCulprit:
     """The culprit with figures of the rank and its peers; its kind where it computes longer."""
     mine, peers = _with_peers(job, arrivals, late)
-    peers_s = _typical([each.time.computing_s for each in peers])
+    peers_s = _typical([peer.time.computing_s for peer in peers])
     measured = replace(
         late,
         computing_s=float(mine.time.computing_s.mean()),
@@ -276,7 +276,7 @@ def _measured(job: ProfiledJob, arrivals: Arrivals, late: ProfileCulprit) -> Pro
         more_work=_more_work(mine, peers),
         idle_s=float(mine.time.idle_s.mean()),
         data_wait_s=float(mine.data_wait_s.mean()),
-        peers_data_wait_s=float(_typical([each.data_wait_s for each in peers]).mean()),
+        peers_data_wait_s=float(_typical([peer.data_wait_s for peer in peers]).mean()),
     )
     is_longer = mine.time.computing_s - peers_s >= MIN_LONGER * peers_s
     if is_longer.mean() <= MIN_STEPS_LATE:
@@ -289,19 +289,17 @@ def _measured(job: ProfiledJob, arrivals: Arrivals, late: ProfileCulprit) -> Pro
 
 
 def _more_work(mine: RankFigures, peers: Sequence[RankFigures]) -> float | None:
-    typical = _typical([each.blocks for each in peers]).mean()
+    typical = _typical([peer.blocks for peer in peers]).mean()
     own = mine.blocks.mean()
     return float(own / typical - 1.0) if np.isfinite(own) and typical > 0 else None
 
 
 def _most_waited_for(suspects: Sequence[ProfileCulprit]) -> list[ProfileCulprit]:
     """One entry a rank, of the group that waits longest for it; longest first."""
-    best: dict[int, ProfileCulprit] = {}
-    for each in suspects:
-        known = best.get(each.place)
-        if known is None or each.waited_for_s > known.waited_for_s:
-            best[each.place] = each
-    return sorted(best.values(), key=lambda each: -each.waited_for_s)
+    longest: dict[int, ProfileCulprit] = {}
+    for suspect in sorted(suspects, key=lambda suspect: -suspect.waited_for_s):
+        longest.setdefault(suspect.place, suspect)
+    return list(longest.values())
 
 
 def _late_hosts(
@@ -316,28 +314,28 @@ def _late_hosts(
     step, as a few steps have too few collectives for arrivals.
     """
     sets = LateSets(arrivals)
-    by_arrivals = {(each.place, each.group) for each in arrivals.culprits}
+    by_arrivals = {(culprit.place, culprit.group) for culprit in arrivals.culprits}
     limit_s = MIN_SHARE * float(job.step_s.mean())
     hosts = []
-    for each in suspects:
-        group = int(arrivals.occurrences.member_group[each.member])
-        if each.place in explained or each.kind != HOST:
+    for suspect in suspects:
+        group = int(arrivals.occurrences.member_group[suspect.member])
+        if suspect.place in explained or suspect.kind != HOST:
             continue
-        is_blamed = (each.place, group) in by_arrivals
-        if not is_blamed and not _idles(job, arrivals, each):
+        is_blamed = (suspect.place, group) in by_arrivals
+        if not is_blamed and not _idles(job, arrivals, suspect):
             continue
-        alone_s = float(sets.waited_for_alone_s(each.member, explained).mean())
+        alone_s = float(sets.waited_for_alone_s(suspect.member, explained).mean())
         if alone_s < limit_s:
             continue
-        more_data_s = each.data_wait_s - each.peers_data_wait_s
+        more_data_s = suspect.data_wait_s - suspect.peers_data_wait_s
         kind: CulpritKind = DATA_WAIT if more_data_s >= MIN_OWN_SHARE * alone_s else HOST
-        hosts.append(replace(each, alone_s=alone_s, kind=kind))
+        hosts.append(replace(suspect, alone_s=alone_s, kind=kind))
     return _most_waited_for(hosts)
 
 
 def _idles(job: ProfiledJob, arrivals: Arrivals, late: ProfileCulprit) -> bool:
     mine, peers = _with_peers(job, arrivals, late)
-    more_s = mine.time.idle_s - _typical([each.time.idle_s for each in peers])
+    more_s = mine.time.idle_s - _typical([peer.time.idle_s for peer in peers])
     waited_for_s = arrivals.lateness.waited_for_s[late.member]
     return bool((more_s >= MIN_OWN_SHARE * waited_for_s).all() and late.steps_late == 1.0)
 

@@ -17,15 +17,21 @@ gathers. That time is not lost, so it shortens the wait, and the rank arrives th
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from app.engine.arrivals.waits import WaitIntervals, merged_intervals
+from app.result.profile import TransfersRecord
 from app.trace.collectives import RECEIVE, SEND, Collectives
-from app.trace.readers.profiles.events import COMMUNICATING, COMPUTING
-from app.trace.readers.profiles.profile import PROFILER, GpuWork, RankProfile
+from app.trace.readers.kineto.profile import (
+    COMMUNICATING,
+    COMPUTING,
+    PROFILER_STEPS,
+    GpuWork,
+    RankProfile,
+)
 from app.trace.window import Floats, Ints
 
 
@@ -98,98 +104,75 @@ def _is_kind(table: Collectives, kind: str) -> NDArray[np.bool_]:
     return np.isin(table.kind, [at for at, name in enumerate(table.kinds) if name == kind])
 
 
-@dataclass(frozen=True, slots=True)
-class TransferTotals:
-    """Collectives of one group, kind and size; `num_bytes` is -1 where unknown.
-
-    `stay_s` is the median stay of a member, `transfer_s` the median over occurrences of the
-    shortest stay, `bandwidth_bytes_s` bytes per transfer time. The latter two are None where
-    members were not read, as the shortest stay may then include a wait.
-    """
-
-    group: str
-    axis: str
-    kind: str
-    num_members: int
-    num_read: int
-    num_bytes: int
-    num_occurrences: int
-    total_s: float
-    stay_s: float
-    transfer_s: float | None
-    bandwidth_bytes_s: float | None
-
-
-def transfer_totals(table: Collectives, num_members: Mapping[str, int]) -> list[TransferTotals]:
-    """Totals by group, kind and size, the longest first."""
-    keys = np.stack([table.group, table.kind, table.num_bytes])
+def transfer_totals(table: Collectives, num_members: Mapping[str, int]) -> list[TransfersRecord]:
+    """Collectives by group, kind and size, those with the longest total stay first."""
     if not table.num_rows:
         return []
-    found, number = np.unique(keys, axis=1, return_inverse=True)
+    keys = np.stack([table.group, table.kind, table.num_bytes])
+    kinds, number = np.unique(keys, axis=1, return_inverse=True)
     number = np.asarray(number).ravel()
     occurrences = occurrence_numbers(table)
-    rows = [
-        _totals_of(table, number == at, occurrences, num_members) for at in range(found.shape[1])
-    ]
-    return sorted(rows, key=lambda each: -each.total_s)
+    totals = []
+    for at in range(kinds.shape[1]):
+        mine = number == at
+        totals.append(
+            (float(table.stay_s[mine].sum()), _transfers(table, mine, occurrences, num_members))
+        )
+    return [record for _, record in sorted(totals, key=lambda total: -total[0])]
 
 
-def _totals_of(
+def _transfers(
     table: Collectives,
     mine: NDArray[np.bool_],
     occurrences: Ints,
     num_members: Mapping[str, int],
-) -> TransferTotals:
+) -> TransfersRecord:
     first = int(np.flatnonzero(mine)[0])
     group, kind = table.groups[int(table.group[first])], table.kinds[int(table.kind[first])]
     num_bytes = int(table.num_bytes[first])
-    is_pair = kind in (RECEIVE, SEND)
     num_read = int(np.unique(table.rank[mine]).size)
     is_complete = num_members.get(group.name) == num_read > 1
     stay_s = table.stay_s[mine]
     _, place = np.unique(occurrences[mine], return_inverse=True)
     shortest_s = np.full(int(place.max()) + 1, np.inf)
     np.minimum.at(shortest_s, place, stay_s)
-    transfer_s = float(np.median(shortest_s)) if is_complete or kind == RECEIVE else None
+    # Where members were not read, the shortest stay may include a wait.
+    is_known = is_complete or kind == RECEIVE
     total_s = float(shortest_s.sum())
-    return TransferTotals(
+    return TransfersRecord(
         group=group.name,
         axis=group.axis,
         kind=kind,
-        num_members=num_members.get(group.name, len(group.ranks)),
+        num_ranks=num_members.get(group.name, len(group.ranks)),
         num_read=num_read,
-        num_bytes=num_bytes,
-        num_occurrences=int(stay_s.size if is_pair else shortest_s.size),
-        total_s=float(stay_s.sum()),
+        num_bytes=num_bytes if num_bytes >= 0 else None,
+        num_occurrences=int(stay_s.size if kind in (RECEIVE, SEND) else shortest_s.size),
         stay_s=float(np.median(stay_s)),
-        transfer_s=transfer_s,
+        transfer_s=float(np.median(shortest_s)) if is_known else None,
         bandwidth_bytes_s=num_bytes * shortest_s.size / total_s
-        if transfer_s is not None and num_bytes > 0 and total_s > 0
+        if is_known and num_bytes > 0 and total_s > 0
         else None,
     )
 
 
 @dataclass(frozen=True, slots=True)
 class GpuTimeBreakdown:
-    """Seconds of each step, all [steps]; `hidden_s` is within `computing_s`."""
+    """Seconds of each step, all [steps]; the hidden ones are within `computing_s`."""
 
     step_s: Floats
     computing_s: Floats
-    exposed_s: Floats
-    hidden_s: Floats
+    communicating_exposed_s: Floats
+    communicating_hidden_s: Floats
     copying_s: Floats
     idle_s: Floats
 
+    def parts(self) -> dict[str, Floats]:
+        """All of them by name."""
+        return {part.name: getattr(self, part.name) for part in fields(self)}
+
     def of_steps(self, at: Ints) -> "GpuTimeBreakdown":
         """Only the steps at these positions."""
-        return GpuTimeBreakdown(
-            self.step_s[at],
-            self.computing_s[at],
-            self.exposed_s[at],
-            self.hidden_s[at],
-            self.copying_s[at],
-            self.idle_s[at],
-        )
+        return GpuTimeBreakdown(**{name: part[at] for name, part in self.parts().items()})
 
     @property
     def coverage(self) -> float:
@@ -209,18 +192,12 @@ def kernel_span(profile: RankProfile) -> GpuTimeBreakdown:
     file begins.
     """
     work = profile.work
-    if profile.steps_from == PROFILER and len(profile.steps) > 1:
+    if profile.steps_from == PROFILER_STEPS and len(profile.steps) > 1:
         is_earlier = work.launch_ns < profile.host_start_ns[-1]
         chosen = (work.launch_ns >= 0) & is_earlier
         if not chosen.any():
             chosen[:] = True
-        work = GpuWork(
-            work.kind[chosen],
-            work.start_ns[chosen],
-            work.end_ns[chosen],
-            work.launch_ns[chosen],
-            work.step[chosen],
-        )
+        work = work.select(chosen)
     bounds_ns = np.array([work.start_ns.min(), work.end_ns.max()], np.int64)
     return gpu_time_breakdown(work, bounds_ns)
 
@@ -238,8 +215,8 @@ def gpu_time_breakdown(work: GpuWork, bounds_ns: Ints) -> GpuTimeBreakdown:
     return GpuTimeBreakdown(
         step_s=step_s,
         computing_s=compute_s,
-        exposed_s=_positive(both_s - compute_s),
-        hidden_s=_positive(compute_s + comm_s - both_s),
+        communicating_exposed_s=_positive(both_s - compute_s),
+        communicating_hidden_s=_positive(compute_s + comm_s - both_s),
         copying_s=_positive(all_s - both_s),
         idle_s=_positive(step_s - all_s),
     )

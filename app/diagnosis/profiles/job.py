@@ -1,9 +1,10 @@
 """A job from the profiles of some of its ranks."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -20,9 +21,9 @@ from app.engine.arrivals.arrivals import Arrivals, arrivals_of_table
 from app.engine.arrivals.waits import WaitIntervals
 from app.errors import InvalidRequest, InvalidTrace
 from app.trace.collectives import Collectives
-from app.trace.readers.profiles import profile
-from app.trace.readers.profiles.collective_table import ProfileTable, collective_table
-from app.trace.readers.profiles.profile import OPTIMIZER, RankProfile
+from app.trace.readers.kineto import profile
+from app.trace.readers.kineto.collective_table import ProfileTable, collective_table
+from app.trace.readers.kineto.profile import OPTIMIZER_STEPS, RankProfile
 from app.trace.window import Floats, Ints, parse_step_ranges
 
 MAX_FILES = 16_384
@@ -79,12 +80,12 @@ class ProfiledJob:
     @property
     def step_s(self) -> Floats:
         """[steps], the median over ranks."""
-        return np.median([each.time.step_s for each in self.ranks], axis=0)
+        return np.median([figures.time.step_s for figures in self.ranks], axis=0)
 
     @property
     def coverage(self) -> float:
         """Share of the steps in which the GPUs were busy, mean over ranks."""
-        return float(np.mean([each.time.coverage for each in self.ranks]))
+        return float(np.mean([figures.time.coverage for figures in self.ranks]))
 
     @property
     def is_complete(self) -> bool:
@@ -106,12 +107,33 @@ def read(paths: Sequence[Path], steps: str | None = None) -> ProfiledJob:
     """
     if len(paths) > MAX_FILES:
         raise InvalidRequest(f"{len(paths):,} files: give at most {MAX_FILES:,}")
-    reader = _Reader(len(paths))
+    ranks: dict[int, _ReadRank] = {}
+    refusals = []
     for path in paths:
-        reader.take(path)
-    if not reader.profiles:
-        raise InvalidTrace(_all_refused(reader.refusals))
-    return _job(reader, steps)
+        try:
+            read_profile = profile.read(path)
+            rank = _rank(read_profile, ranks, len(paths))
+        except InvalidTrace as error:
+            refusals.append(str(error))
+            continue
+        ranks[rank] = _ReadRank(
+            read_profile.as_rank(rank),
+            gpu_time_breakdown(read_profile.work, read_profile.bounds_ns),
+            kernel_span(read_profile),
+            computing_intervals(read_profile.work, int(read_profile.bounds_ns[0])),
+        )
+    if not ranks:
+        raise InvalidTrace(_all_refused(refusals))
+    return _job(dict(sorted(ranks.items())), refusals, steps)
+
+
+class _ReadRank(NamedTuple):
+    """What a job needs of one rank's file."""
+
+    profile: RankProfile
+    time: GpuTimeBreakdown
+    kernel_span: GpuTimeBreakdown
+    computing: WaitIntervals
 
 
 def _all_refused(refusals: Sequence[str]) -> str:
@@ -123,128 +145,95 @@ def _all_refused(refusals: Sequence[str]) -> str:
     return f"none of the {len(refusals):,} files can be analysed: {'; '.join(shown)}"
 
 
-class _Reader:
-    """Reads one file after the other and keeps what a job needs."""
-
-    def __init__(self, num_files: int) -> None:
-        self.profiles: dict[int, RankProfile] = {}
-        self.times: dict[int, GpuTimeBreakdown] = {}
-        self.spans: dict[int, GpuTimeBreakdown] = {}
-        self.computing: dict[int, WaitIntervals] = {}
-        self.refusals: list[str] = []
-        self._num_files = num_files
-
-    def take(self, path: Path) -> None:
-        """One more file; a refusal is remembered."""
-        try:
-            found = profile.read(path)
-            rank = self._rank(found)
-        except InvalidTrace as error:
-            self.refusals.append(str(error))
-            return
-        self.spans[rank] = kernel_span(found)
-        self.times[rank] = gpu_time_breakdown(found.work, found.bounds_ns)
-        self.computing[rank] = computing_intervals(found.work, int(found.bounds_ns[0]))
-        self.profiles[rank] = found.as_rank(rank)
-
-    def _rank(self, found: RankProfile) -> int:
-        rank, file = found.rank, found.file
-        if rank is None and self._num_files > 1:
-            raise InvalidTrace(
-                f"{file}: does not say of which rank it is: put it into the name, as rank3.json"
-            )
-        rank = rank or 0
-        if rank in self.profiles:
-            raise InvalidTrace(
-                f"{file}: is of rank {rank}, as {self.profiles[rank].file} is: give one file of "
-                "each rank"
-            )
-        if found.world_size is not None and rank >= found.world_size:
-            raise InvalidTrace(
-                f"{file}: is of rank {rank}, but of a job of {found.world_size:,} ranks: record it "
-                "again"
-            )
-        for other in self.profiles.values():
-            if found.world_size != other.world_size and None not in (
-                found.world_size,
-                other.world_size,
-            ):
-                raise InvalidTrace(
-                    f"{file}: is of a job of {found.world_size:,} ranks, {other.file} of "
-                    f"{other.world_size:,}: give the files of one run"
-                )
-            if found.steps_from != other.steps_from:
-                raise InvalidTrace(
-                    f"{file}: its steps come from {found.steps_from}, those of {other.file} from "
-                    f"{other.steps_from}: record all ranks in the same way"
-                )
-        return rank
-
-
-def _job(reader: _Reader, chosen_steps: str | None) -> ProfiledJob:
-    profiles = [reader.profiles[rank] for rank in sorted(reader.profiles)]
-    steps, skipped = _steps(profiles, chosen_steps)
-    named = next((each.world_size for each in profiles if each.world_size), None)
-    world_size = named or max(reader.profiles) + 1
-    found = collective_table(profiles, steps, world_size)
-    waits = exposed_waits(found.collectives, reader.computing)
-    step_s = np.median([each.step_s[_at(each, steps)] for each in profiles], axis=0)
-    rows = _with_others(found)
-    shared = waits.select(rows)
-    waiting_of = waiting_intervals(shared)
-    recorded = found.collectives.select(rows)
-    ranks = tuple(
-        _figures(
-            rank,
-            each,
-            reader.times[rank],
-            reader.spans[rank],
-            waiting_of.get(rank) if _is_mostly_shared(each, steps, recorded) else None,
-            steps,
+def _rank(found: RankProfile, ranks: Mapping[int, _ReadRank], num_files: int) -> int:
+    """The rank of one more file, which agrees with those before."""
+    rank, file = found.rank, found.file
+    if rank is None and num_files > 1:
+        raise InvalidTrace(
+            f"{file}: does not say of which rank it is: put it into the name, as rank3.json"
         )
-        for rank, each in sorted(reader.profiles.items())
-    )
+    rank = rank or 0
+    if rank in ranks:
+        raise InvalidTrace(
+            f"{file}: is of rank {rank}, as {ranks[rank].profile.file} is: give one file of each "
+            "rank"
+        )
+    if found.world_size is not None and rank >= found.world_size:
+        raise InvalidTrace(
+            f"{file}: is of rank {rank}, but of a job of {found.world_size:,} ranks: record it "
+            "again"
+        )
+    for other, *_ in ranks.values():
+        sizes = found.world_size, other.world_size
+        if None not in sizes and found.world_size != other.world_size:
+            raise InvalidTrace(
+                f"{file}: is of a job of {found.world_size:,} ranks, {other.file} of "
+                f"{other.world_size:,}: give the files of one run"
+            )
+        if found.steps_from != other.steps_from:
+            raise InvalidTrace(
+                f"{file}: its steps come from {found.steps_from}, those of {other.file} from "
+                f"{other.steps_from}: record all ranks in the same way"
+            )
+    return rank
+
+
+def _job(
+    ranks: Mapping[int, _ReadRank], refusals: Sequence[str], chosen_steps: str | None
+) -> ProfiledJob:
+    profiles = [of_rank.profile for of_rank in ranks.values()]
+    steps, skipped = _steps(profiles, chosen_steps)
+    named = next((of_rank.world_size for of_rank in profiles if of_rank.world_size), None)
+    world_size = named or max(ranks) + 1
+    table = collective_table(profiles, steps, world_size)
+    computing = {rank: of_rank.computing for rank, of_rank in ranks.items()}
+    step_s = np.median([of_rank.step_s[_at(of_rank, steps)] for of_rank in profiles], axis=0)
+    # Rows of collectives that several files have, and of transfers.
+    sizes = np.array([len(group.ranks) for group in table.collectives.groups], np.int64)
+    rows = np.flatnonzero(sizes[table.collectives.group] > 1)
+    shared = exposed_waits(table.collectives, computing).select(rows)
+    recorded = table.collectives.select(rows)
+    waiting_of = waiting_intervals(shared)
+    for rank in ranks:
+        if not _is_mostly_shared(ranks[rank].profile, steps, recorded):
+            waiting_of.pop(rank, None)
     return ProfiledJob(
-        name=_name([each.file for each in profiles]),
+        name=_name([of_rank.file for of_rank in profiles]),
         world_size=world_size,
         is_world_size_known=named is not None,
         steps=steps,
         steps_from=profiles[0].steps_from,
         skipped=skipped,
-        ranks=ranks,
-        table=found,
+        ranks=tuple(
+            _figures(rank, of_rank, waiting_of.get(rank), steps) for rank, of_rank in ranks.items()
+        ),
+        table=table,
         waits=shared,
         arrivals=arrivals_of_table(shared, steps, step_s, receives(shared))
         if shared.num_rows
         else None,
-        refusals=tuple(reader.refusals),
+        refusals=tuple(refusals),
     )
 
 
-def _is_mostly_shared(each: RankProfile, steps: Sequence[int], shared: Collectives) -> bool:
+def _is_mostly_shared(of_rank: RankProfile, steps: Sequence[int], shared: Collectives) -> bool:
     """Whether other files have nearly all communication of the rank."""
     chosen = set(steps)
     total_ns = sum(
-        found.end_ns - found.start_ns
-        for found in each.collectives
-        if each.steps[found.step] in chosen
+        collective.end_ns - collective.start_ns
+        for collective in of_rank.collectives
+        if of_rank.steps[collective.step] in chosen
     )
-    mine = shared.rank == each.rank
+    mine = shared.rank == of_rank.rank
     return bool(shared.stay_s[mine].sum() >= _MIN_SHARED_SHARE * total_ns / 1e9)
-
-
-def _with_others(found: ProfileTable) -> Ints:
-    """Rows of collectives that several files have, and of transfers."""
-    sizes = np.array([len(group.ranks) for group in found.collectives.groups], np.int64)
-    return np.flatnonzero(sizes[found.collectives.group] > 1)
 
 
 def _steps(
     profiles: Sequence[RankProfile], named: str | None
 ) -> tuple[tuple[int, ...], tuple[tuple[int, str], ...]]:
     """Steps to analyse, and skipped steps with the reason."""
-    everywhere = set.intersection(*(set(each.steps) for each in profiles))
-    anywhere = sorted(set.union(*(set(each.steps) for each in profiles)))
+    everywhere = set.intersection(*(set(of_rank.steps) for of_rank in profiles))
+    anywhere = sorted(set.union(*(set(of_rank.steps) for of_rank in profiles)))
     if not everywhere:
         first, last = profiles[0], profiles[-1]
         raise InvalidTrace(
@@ -256,11 +245,11 @@ def _steps(
     empty = {
         step
         for step in everywhere
-        for each in profiles
-        if not each.step_s[each.steps.index(step)] > 0
+        for of_rank in profiles
+        if not of_rank.step_s[of_rank.steps.index(step)] > 0
     }
     reasons |= dict.fromkeys(empty, "a rank's GPU did nothing in it")
-    is_first_partial = profiles[0].steps_from == OPTIMIZER
+    is_first_partial = profiles[0].steps_from == OPTIMIZER_STEPS
     if named is None and is_first_partial and len(anywhere) >= _MIN_STEPS_TO_DROP_FIRST:
         reasons[anywhere[0]] = _STARTS_PROFILE
     found = tuple(step for step in anywhere if step in wanted and step not in reasons)
@@ -272,27 +261,32 @@ def _steps(
     return found, skipped
 
 
-def _at(each: RankProfile, steps: Sequence[int]) -> Ints:
-    place = {step: at for at, step in enumerate(each.steps)}
+def _at(of_rank: RankProfile, steps: Sequence[int]) -> Ints:
+    place = {step: at for at, step in enumerate(of_rank.steps)}
     return np.array([place[step] for step in steps], np.int64)
 
 
 def _figures(
-    rank: int,
-    each: RankProfile,
-    time: GpuTimeBreakdown,
-    span: GpuTimeBreakdown,
-    waits: WaitIntervals | None,
-    steps: Sequence[int],
+    rank: int, of_rank: _ReadRank, waits: WaitIntervals | None, steps: Sequence[int]
 ) -> RankFigures:
-    at = _at(each, steps)
-    here = time.of_steps(at)
+    read_profile = of_rank.profile
+    at = _at(read_profile, steps)
+    time = of_rank.time.of_steps(at)
     waiting_s = None
     if waits is not None:
-        bounds_s = (each.bounds_ns - each.bounds_ns[0]) / 1e9
+        bounds_s = (read_profile.bounds_ns - read_profile.bounds_ns[0]) / 1e9
         # A wait is part of communication, and may extend into the next step.
-        waiting_s = np.minimum(np.diff(waits.until(bounds_s))[at], here.exposed_s)
-    return RankFigures(rank, each, here, span, waiting_s, each.data_wait_s[at], each.blocks[at])
+        exposed_s = time.communicating_exposed_s
+        waiting_s = np.minimum(np.diff(waits.until(bounds_s))[at], exposed_s)
+    return RankFigures(
+        rank,
+        read_profile,
+        time,
+        of_rank.kernel_span,
+        waiting_s,
+        read_profile.data_wait_s[at],
+        read_profile.blocks[at],
+    )
 
 
 def _name(files: Sequence[str]) -> str:

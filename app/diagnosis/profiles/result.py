@@ -14,7 +14,7 @@ from app.diagnosis.profiles.causes import (
     ProfileCulprit,
     causes,
 )
-from app.diagnosis.profiles.gpu_time import GpuTimeBreakdown, TransferTotals, transfer_totals
+from app.diagnosis.profiles.gpu_time import transfer_totals
 from app.diagnosis.profiles.job import ProfiledJob, RankFigures
 from app.engine.arrivals.arrivals import arrivals_record
 from app.engine.report import unmeasured_result
@@ -34,11 +34,10 @@ from app.result.profile import (
     KernelSpan,
     ProfileBlock,
     RankBreakdown,
-    TransfersRecord,
 )
 from app.result.window_result import JobSizes, StepTimes, WindowHeader, WindowResult
-from app.trace.readers.profiles.collective_table import job_sizes
-from app.trace.readers.profiles.profile import WHOLE_FILE
+from app.trace.readers.kineto.collective_table import job_sizes
+from app.trace.readers.kineto.profile import OPTIMIZER_STEPS, PROFILER_STEPS, WHOLE_FILE
 
 
 def of_finding(job: ProfiledJob, culprit: ProfileCulprit, cost: tuple[float, float]) -> str:
@@ -75,29 +74,25 @@ def _where(job: ProfiledJob, culprit: ProfileCulprit) -> str:
     return f"{pipeline}{host}"
 
 
+_SOURCES = {
+    PROFILER_STEPS: "ProfilerStep marks",
+    OPTIMIZER_STEPS: "optimizer steps",
+    WHOLE_FILE: "the whole file, which marks no steps",
+}
+
+
 def headline(job: ProfiledJob, found: Causes, unexplained: float | None) -> list[str]:
     """Step time, ranks read and the verdict, in whole sentences."""
     step = seconds(float(job.step_s.mean()))
     read, world = len(job.ranks), job.world_size
     files = f"profiles of {read:,} of {world:,} ranks" if world > 1 else "a profile of one rank"
-    sentences = [f"A step of {job.name} takes {step} ({files}, {_steps(job)})."]
+    number = len(job.steps)
+    steps = f"{number:,} step{'' if number == 1 else 's'} by {_SOURCES[job.steps_from]}"
+    sentences = [f"A step of {job.name} takes {step} ({files}, {steps})."]
     sentences += _verdict(job, found)
     if found.culprits and unexplained is not None and unexplained >= MIN_MENTIONED_SHARE:
         sentences.append(f"{percent(unexplained)} of the step is waiting that no cause explains.")
     return sentences
-
-
-def _steps(job: ProfiledJob) -> str:
-    number = len(job.steps)
-    return f"{number:,} step{'' if number == 1 else 's'} by {source(job)}"
-
-
-def source(job: ProfiledJob) -> str:
-    """The source of the steps, in words."""
-    return {
-        "ProfilerStep": "ProfilerStep marks",
-        "Optimizer.step": "optimizer steps",
-    }.get(job.steps_from, "the whole file, which marks no steps")
 
 
 def _verdict(job: ProfiledJob, found: Causes) -> list[str]:
@@ -108,11 +103,11 @@ def _verdict(job: ProfiledJob, found: Causes) -> list[str]:
             f"{percent(idle)}. Look at the hosts first: they launch kernels late, wait for data or "
             "wait for the GPU."
         ]
-    exposed = _exposed_share(job)
+    exposed = _share(job, "communicating_exposed_s")
     if job.world_size == 1:
         return [
             "The job has one rank, so there are no stragglers. Its GPU computes for "
-            f"{percent(_computing_share(job))} of the step and idles for {percent(idle)}."
+            f"{percent(_share(job, 'computing_s'))} of the step and idles for {percent(idle)}."
         ]
     if found.reason:
         return [
@@ -144,14 +139,10 @@ def _without_blame(job: ProfiledJob) -> list[str]:
     return [f"{waiting}, for no rank for more than {percent(share)} of it."]
 
 
-def _exposed_share(job: ProfiledJob) -> float:
-    total_s = sum(float(rank.time.step_s.sum()) for rank in job.ranks)
-    return sum(float(rank.time.exposed_s.sum()) for rank in job.ranks) / total_s
-
-
-def _computing_share(job: ProfiledJob) -> float:
-    total_s = sum(float(rank.time.step_s.sum()) for rank in job.ranks)
-    return sum(float(rank.time.computing_s.sum()) for rank in job.ranks) / total_s
+def _share(job: ProfiledJob, part: str) -> float:
+    """Share of all ranks' steps of one part of `GpuTimeBreakdown`."""
+    total_s = sum(float(figures.time.step_s.sum()) for figures in job.ranks)
+    return sum(float(figures.time.parts()[part].sum()) for figures in job.ranks) / total_s
 
 
 MAX_TRANSFERS = 200
@@ -191,7 +182,6 @@ def profile_result(job: ProfiledJob) -> WindowResult:
 
 def _without_figures(job: ProfiledJob) -> WindowResult:
     sizes = {"vpp_size": 1, "ep_size": 1} | job_sizes(job.ranks[0].profile, job.world_size)
-    names = ("dp_size", "pp_size", "tp_size", "vpp_size", "dsp_size", "ep_size")
     header = WindowHeader(
         id=None,
         epoch=None,
@@ -199,8 +189,7 @@ def _without_figures(job: ProfiledJob) -> WindowResult:
         state="complete" if job.is_complete else "incomplete",
         missing=tuple(job.missing[:MAX_RANKS_LISTED]),
     )
-    axes = {name: sizes[name] for name in names}
-    named = JobSizes(name=job.name, world_size=job.world_size, **axes)
+    named = JobSizes(name=job.name, world_size=job.world_size, **sizes)
     reason = "profiles are not replayed"
     return unmeasured_result(header, named, job.steps, job.skipped, reason=reason)
 
@@ -252,6 +241,8 @@ def cost(job: ProfiledJob, culprit: ProfileCulprit) -> tuple[float, float]:
 
 def _finding(job: ProfiledJob, culprit: ProfileCulprit) -> Finding:
     low, high = cost(job, culprit)
+    if high - low <= _MAX_COST_DIFFERENCE:
+        high = low
     place = job.table.collectives.place(culprit.rank)
     evidence: dict[str, float | str] = {
         "waited_for_s": culprit.waited_for_s,
@@ -270,7 +261,6 @@ def _finding(job: ProfiledJob, culprit: ProfileCulprit) -> Finding:
             "data_wait_s": culprit.data_wait_s,
             "peers_data_wait_s": culprit.peers_data_wait_s,
         }
-    is_apart = high - low > _MAX_COST_DIFFERENCE
     return Finding(
         cause=_CAUSE[culprit.kind],
         score=_SCORE,
@@ -280,42 +270,41 @@ def _finding(job: ProfiledJob, culprit: ProfileCulprit) -> Finding:
         end_step=None,
         persistence=None,
         cost=low,
-        cost_range=(low, high) if is_apart else None,
+        cost_range=(low, high) if high > low else None,
         evidence=evidence,
-        sentence=of_finding(job, culprit, (low, high) if is_apart else (low, low)),
+        sentence=of_finding(job, culprit, (low, high)),
     )
 
 
 def _ruled_out(job: ProfiledJob, found: Causes) -> list[RuledOut]:
     kinds = {culprit.kind for culprit in found.culprits}
+    unseen = (
+        (SLOW_WORKER, {COMPUTE}, _no_slow_worker),
+        (LATE_HOST, {HOST, DATA_WAIT}, _no_late_host),
+        (SEQUENCE_IMBALANCE, {WORK}, _no_imbalance),
+    )
     ruled_out = []
-    if COMPUTE not in kinds:
-        ruled_out.append(_no_slow_worker(found))
-    if not kinds & {HOST, DATA_WAIT}:
-        ruled_out.append(_no_late_host(job, found))
-    if WORK not in kinds:
-        ruled_out.append(_no_imbalance(job, found))
+    for cause, kinds_of_cause, why in unseen:
+        if not kinds & kinds_of_cause:
+            reason, is_open = (found.reason, True) if found.reason else why(job, found)
+            ruled_out.append(RuledOut(cause, reason, insufficient=is_open))
     return [*ruled_out, *(RuledOut(*not_shown, insufficient=True) for not_shown in _NOT_SHOWN)]
 
 
-def _no_slow_worker(found: Causes) -> RuledOut:
-    if found.reason:
-        return RuledOut(SLOW_WORKER, found.reason, insufficient=True)
-    return RuledOut(SLOW_WORKER, "no rank that the others wait for computes longer than its peers")
+# Each of these has the reason, and whether it only says that the cause cannot be told.
 
 
-def _no_imbalance(job: ProfiledJob, found: Causes) -> RuledOut:
-    if found.reason:
-        return RuledOut(SEQUENCE_IMBALANCE, found.reason, insufficient=True)
+def _no_slow_worker(job: ProfiledJob, found: Causes) -> tuple[str, bool]:
+    return "no rank that the others wait for computes longer than its peers", False
+
+
+def _no_imbalance(job: ProfiledJob, found: Causes) -> tuple[str, bool]:
     if not all(np.isfinite(figures.blocks).all() for figures in job.ranks):
-        reason = "the files do not say how large the kernels' grids are"
-        return RuledOut(SEQUENCE_IMBALANCE, reason, insufficient=True)
-    return RuledOut(SEQUENCE_IMBALANCE, "kernels of late ranks are no larger than their peers'")
+        return "the files do not say how large the kernels' grids are", True
+    return "kernels of late ranks are no larger than their peers'", False
 
 
-def _no_late_host(job: ProfiledJob, found: Causes) -> RuledOut:
-    if found.reason:
-        return RuledOut(LATE_HOST, found.reason, insufficient=True)
+def _no_late_host(job: ProfiledJob, found: Causes) -> tuple[str, bool]:
     if found.minor:
         most = found.minor[0]
         share = percent(most.alone_s / float(job.step_s.mean()))
@@ -323,10 +312,10 @@ def _no_late_host(job: ProfiledJob, found: Causes) -> RuledOut:
             f"rank {most.rank} launches late and is waited for {seconds(most.alone_s)} a step "
             f"({share}), which the profiler itself may cost"
         )
-        return RuledOut(LATE_HOST, reason, insufficient=True)
+        return reason, True
     if (idle := _idlest(job)) is not None:
-        return RuledOut(LATE_HOST, idle, insufficient=True)
-    return RuledOut(LATE_HOST, "no host launches late far more often than by chance")
+        return idle, True
+    return "no host launches late far more often than by chance", False
 
 
 def _idlest(job: ProfiledJob) -> str | None:
@@ -346,7 +335,6 @@ def _idlest(job: ProfiledJob) -> str | None:
 
 def _profile(job: ProfiledJob, found: Causes, unexplained: float | None) -> ProfileBlock:
     table = job.table
-    totals = transfer_totals(table.collectives, table.num_members)[:MAX_TRANSFERS]
     return ProfileBlock(
         ranks_read=tuple(figures.rank for figures in job.ranks),
         world_size=job.world_size,
@@ -358,7 +346,7 @@ def _profile(job: ProfiledJob, found: Causes, unexplained: float | None) -> Prof
         refusals=job.refusals,
         notes=(*table.notes, *_notes(job)),
         breakdown=tuple(_breakdown(figures) for figures in job.ranks[:MAX_RANKS_LISTED]),
-        collectives=tuple(_transfers(total) for total in totals),
+        collectives=tuple(transfer_totals(table.collectives, table.num_members)[:MAX_TRANSFERS]),
     )
 
 
@@ -373,13 +361,15 @@ def _notes(job: ProfiledJob) -> list[str]:
             "the files mark no steps: each is taken as one; call profiler.step() after each"
         )
     groups = job.table.collectives.groups
-    partial = [each for each in groups if 1 < len(each.ranks) < job.table.num_members[each.name]]
+    partial = [
+        group for group in groups if 1 < len(group.ranks) < job.table.num_members[group.name]
+    ]
     if partial:
         notes.append(
             f"groups with members whose files were not given: {len(partial):,}; waits in them are "
             "at least what is shown"
         )
-    number = sum(each.profile.num_unlaunched for each in job.ranks)
+    number = sum(figures.profile.num_unlaunched for figures in job.ranks)
     if number:
         notes.append(
             f"{number:,} kernels have no launch in the files: they belong to the step within which "
@@ -389,54 +379,19 @@ def _notes(job: ProfiledJob) -> list[str]:
 
 
 def _breakdown(figures: RankFigures) -> RankBreakdown:
-    time, waiting_s = figures.time, figures.waiting_s
+    parts, waiting_s = figures.time.parts(), figures.waiting_s
+    span = {name: float(part[0]) for name, part in figures.kernel_span.parts().items()}
     return RankBreakdown(
         rank=figures.rank,
         file=figures.profile.file,
         host=figures.profile.host,
-        coverage=time.coverage,
-        step_s=float(time.step_s.mean()),
-        computing_s=float(time.computing_s.mean()),
-        communicating_exposed_s=float(time.exposed_s.mean()),
-        communicating_hidden_s=float(time.hidden_s.mean()),
+        coverage=figures.time.coverage,
+        **{name: float(part.mean()) for name, part in parts.items()},
         waiting_s=None if waiting_s is None else float(waiting_s.mean()),
-        copying_s=float(time.copying_s.mean()),
-        idle_s=float(time.idle_s.mean()),
         data_wait_s=float(figures.data_wait_s.mean()),
-        kernel_span=_span(figures.kernel_span),
+        kernel_span=KernelSpan(span_s=span.pop("step_s"), **span),
         per_step=BreakdownByStep(
-            step_s=tuple(time.step_s.tolist()),
-            computing_s=tuple(time.computing_s.tolist()),
-            communicating_exposed_s=tuple(time.exposed_s.tolist()),
-            communicating_hidden_s=tuple(time.hidden_s.tolist()),
+            **{name: tuple(part.tolist()) for name, part in parts.items()},
             waiting_s=None if waiting_s is None else tuple(waiting_s.tolist()),
-            copying_s=tuple(time.copying_s.tolist()),
-            idle_s=tuple(time.idle_s.tolist()),
         ),
-    )
-
-
-def _span(time: GpuTimeBreakdown) -> KernelSpan:
-    return KernelSpan(
-        span_s=float(time.step_s[0]),
-        computing_s=float(time.computing_s[0]),
-        communicating_exposed_s=float(time.exposed_s[0]),
-        communicating_hidden_s=float(time.hidden_s[0]),
-        copying_s=float(time.copying_s[0]),
-        idle_s=float(time.idle_s[0]),
-    )
-
-
-def _transfers(total: TransferTotals) -> TransfersRecord:
-    return TransfersRecord(
-        group=total.group,
-        axis=total.axis,
-        kind=total.kind,
-        num_ranks=total.num_members,
-        num_read=total.num_read,
-        num_bytes=total.num_bytes if total.num_bytes >= 0 else None,
-        num_occurrences=total.num_occurrences,
-        stay_s=total.stay_s,
-        transfer_s=total.transfer_s,
-        bandwidth_bytes_s=total.bandwidth_bytes_s,
     )

@@ -157,7 +157,7 @@ def _bad_levels(logs: Floats, is_bad: NDArray[np.bool_]) -> Runs | None:
     best = min(answers, key=lambda each: each.left)
     if best.is_bad.all():
         return whole
-    return _clear_runs(logs, _runs(best.is_bad), best.scale) or None
+    return _clear_runs(logs, runs_of(best.is_bad), best.scale) or None
 
 
 class _Segmented(NamedTuple):
@@ -225,7 +225,8 @@ def _viterbi(odds, cost):  # type: ignore[no-untyped-def]
     return found
 
 
-def _runs(flags: NDArray[np.bool_]) -> Runs:
+def runs_of(flags: NDArray[np.bool_]) -> Runs:
+    """First and end of each run of True."""
     edges = np.flatnonzero(np.diff(flags.astype(np.int8), prepend=0, append=0))
     return list(zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True))
 

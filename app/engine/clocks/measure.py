@@ -63,11 +63,6 @@ class Clocks:
         """How far each host's clock was ahead in the middle of the window."""
         return {name: clock.offset_s for name, clock in self.hosts.items()}
 
-    @property
-    def drift_ppm(self) -> dict[str, float | None]:
-        """Microseconds that each host's clock gains in a second."""
-        return {name: clock.drift_ppm for name, clock in self.hosts.items()}
-
 
 def corrected(grid: Grid, found: ClockLines, began_ns: Ints, host: Ints) -> Grid:
     """The grid by the reference's clock, corrected in place.

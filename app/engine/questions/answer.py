@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -66,22 +66,23 @@ class Questions:
         chosen = [regions(self.replay, edit, number) for number, edit in enumerate(edits, 1)]
         asked = [
             _group_answer(
-                group, [(edit.change, each) for edit, each in zip(edits, of_group, strict=True)]
+                group,
+                [(edit.change, region) for edit, region in zip(edits, of_group, strict=True)],
             )
             for group, *of_group in zip(self.replay.groups, *chosen, strict=True)
         ]
         in_order = iter(asked)
-        what_if_s = self.replay.joined(lambda _: next(in_order).step_s)
+        what_if_s = self.replay.joined(lambda _: next(in_order)[0])
         if not np.isfinite(what_if_s).all():
             raise InvalidRequest("the edits together make a step last for ever: take less of them")
-        counts = zip(*(each.counts for each in asked), strict=True)
+        counts = zip(*(of_edits for _, of_edits in asked), strict=True)
         return WhatIfAnswer(
             self.replay,
             self.replay.recorded_s,
             self.replay.simulated_s,
             self.replay.ideal_s,
             what_if_s,
-            tuple(_sum(of_groups) for of_groups in counts),
+            tuple(EditCounts(*map(sum, zip(*of_groups, strict=True))) for of_groups in counts),
         )
 
 
@@ -114,29 +115,17 @@ def answer_as_json(answer: WhatIfAnswer) -> dict[str, Any]:
     }
 
 
-class _GroupAnswer(NamedTuple):
-    """Step times of one group after the edits, and the counts of each edit."""
-
-    step_s: Floats
-    counts: tuple[EditCounts, ...]
-
-
 def _group_answer(
     group: Replayer, changes: Sequence[tuple[DurationChange, Region]]
-) -> _GroupAnswer:
+) -> tuple[Floats, tuple[EditCounts, ...]]:
+    """Step times of one group after the edits, and the counts of each edit."""
     if not any(region.rows.any() for _, region in changes):
-        return _GroupAnswer(group.simulated_s, tuple(EditCounts(0, 0) for _ in changes))
+        return group.simulated_s, tuple(EditCounts(0, 0) for _ in changes)
     durations = edited_durations(group, changes)
     step_s = edited_step_times(
         group.graph, group.durations, durations.row_of, durations.times_s, group.peers
     )
-    return _GroupAnswer(step_s, durations.counts)
-
-
-def _sum(counts: Sequence[EditCounts]) -> EditCounts:
-    return EditCounts(
-        sum(each.changed for each in counts), sum(each.without_counterpart for each in counts)
-    )
+    return step_s, durations.counts
 
 
 def _against(what_if_s: Floats, other_s: Floats) -> dict[str, Any]:

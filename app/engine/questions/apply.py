@@ -1,45 +1,16 @@
-"""Durations after some edits; only rows that differ from the recorded ones are stored.
+"""Durations after some edits; only rows that differ from the recorded ones are stored."""
 
-Before an edit the durations of row r are `level_s[r]` in all lanes or, where that is NaN, row
-`before[r]` of `edited_s` or, where that is negative, row r of `recorded_s`. After it they are row
-`after[r]` of `edited_s`. Of row r the lanes are changed where `mask[stage[r]]` holds.
-"""
-
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 
-from app.engine.kernels import in_parallel, kernel
+from app.engine.kernels import in_parallel
 from app.engine.questions.edits import Add, DurationChange, Factor, FromWorker, Ideal, Set
 from app.engine.questions.selection import Mask, Region
 from app.engine.what_if import RECORDED, Replayer, Sources
 from app.trace.window import Floats, Ints
-
-
-@kernel
-def change_rows(  # type: ignore[no-untyped-def]
-    recorded_s, edited_s, rows, level_s, before, after, mask, reach, stage,
-    factor, shift_s, least_s,
-):  # fmt: skip
-    """Some `rows`: `factor` times as long and `shift_s[row]` longer, but at least `least_s`.
-
-    Values already below `least_s` may stay below. `reach` [stages, 2] is the range of lanes in the
-    mask.
-    """
-    for row in rows:
-        here, mine = stage[row], after[row]
-        if not np.isnan(level_s[row]):
-            edited_s[mine, :] = level_s[row]
-        elif before[row] < 0:
-            for lane in range(edited_s.shape[1]):
-                edited_s[mine, lane] = recorded_s[row, lane]
-        for lane in range(reach[here, 0], reach[here, 1]):
-            was_s = edited_s[mine, lane]
-            changed_s = max(min(least_s, was_s), was_s * factor + shift_s[row])
-            edited_s[mine, lane] = changed_s if mask[here, lane] else was_s
-
 
 # Rows that are copied at once: of 8,192 lanes, 4 MB.
 _ROWS_AT_ONCE = 64
@@ -157,46 +128,47 @@ class _State:
         on_stage = np.asarray(region.lanes.all(axis=(1, 2)))
         is_known = ~np.isnan(level_s) if affine.factor else np.True_
         levelled = region.rows & on_stage[self._template.stage] & is_known
-        self._change_lanes(affine, region, np.flatnonzero(region.rows & ~levelled))
+
+        def changed(rows: Ints, before_s: Floats, _: Ints) -> Floats:
+            least_s = np.fmin(affine.least_s, before_s)
+            return np.fmax(least_s, before_s * affine.factor + affine.shift_s[rows, None])
+
+        self._write(np.flatnonzero(region.rows & ~levelled), region, changed)
         was_s = level_s[levelled] * affine.factor if affine.factor else 0.0
         least_s = np.fmin(affine.least_s, level_s[levelled])
         level_s[levelled] = np.maximum(least_s, was_s + affine.shift_s[levelled])
 
-    def _change_lanes(self, affine: _Affine, region: Region, rows: Ints) -> None:
-        before, mask, stage = self._slot.copy(), _by_lane(region), self._template.stage
-        self._give_slots(rows)
-        reach = _reach(mask)
-        in_parallel(
-            rows.size * mask.shape[1],
-            rows.size,
-            lambda first, end: change_rows(
-                self._recorded_s, self._times_s, rows[first:end], self._level_s, before,
-                self._slot, mask, reach, stage, affine.factor, affine.shift_s, affine.least_s,
-            ),
-        )  # fmt: skip
-        self._level_s[rows] = np.nan
-
     def _copy(self, change: FromWorker, region: Region) -> int:
         """Copy durations of counterparts; returns the number of operations without one."""
-        twin, stage = self._twins(change.stage), self._template.stage
+        twin, num_steps = self._twins(change.stage), len(self._group.steps)
         with_twin, without = region.rows & (twin >= 0), region.rows & (twin < 0)
-        rows, before, mask = np.flatnonzero(with_twin), self._slot.copy(), _by_lane(region)
-        self._give_slots(rows)
-        num_steps = len(self._group.steps)
         theirs = slice(change.dp_rank * num_steps, (change.dp_rank + 1) * num_steps)
 
-        def copy(first: int, end: int) -> None:
-            for some in np.array_split(rows[first:end], 1 + (end - first) // _ROWS_AT_ONCE):
-                # What is copied from is only given what it has, so the order of rows is no matter.
-                copied_s = np.tile(
-                    self._durations_s(twin[some], before, theirs), self._group.dp_size
-                )
-                kept_s = self._durations_s(some, before, slice(None))
-                self._times_s[self._slot[some]] = np.where(mask[stage[some]], copied_s, kept_s)
+        def copied(rows: Ints, _: Floats, before: Ints) -> Floats:
+            # What is copied from is only given what it has, so the order of rows is no matter.
+            return np.tile(self._durations_s(twin[rows], before, theirs), self._group.dp_size)
 
-        in_parallel(rows.size * mask.shape[1], rows.size, copy)
+        self._write(np.flatnonzero(with_twin), region, copied)
+        return Region(without, region.lanes).num_ops(self._template.stage)
+
+    def _write(
+        self, rows: Ints, region: Region, changed_of: Callable[[Ints, Floats, Ints], Floats]
+    ) -> None:
+        """Give some rows durations of their own, in the region's lanes the changed ones.
+
+        `changed_of` is given rows, their durations [rows, lanes] and the slots before.
+        """
+        before, mask, stage = self._slot.copy(), _by_lane(region), self._template.stage
+        self._give_slots(rows)
+
+        def write(first: int, end: int) -> None:
+            for some in np.array_split(rows[first:end], 1 + (end - first) // _ROWS_AT_ONCE):
+                was_s = self._durations_s(some, before, slice(None))
+                changed_s = changed_of(some, was_s, before)
+                self._times_s[self._slot[some]] = np.where(mask[stage[some]], changed_s, was_s)
+
+        in_parallel(rows.size * mask.shape[1], rows.size, write)
         self._level_s[rows] = np.nan
-        return Region(without, region.lanes).num_ops(stage)
 
     def _durations_s(self, rows: Ints, before: Ints, lanes: slice) -> Floats:
         """[rows, lanes], durations; `before` [graph rows] are the rows in `_times_s`."""
@@ -223,10 +195,3 @@ class _State:
 def _by_lane(region: Region) -> Mask:
     """[pp, lanes], whether a stage's operations are selected there."""
     return region.lanes.reshape(region.lanes.shape[0], -1)
-
-
-def _reach(mask: Mask) -> Ints:
-    """[pp, 2], the first lane that is selected on a stage and the end of the last one."""
-    from_start, from_end = mask.argmax(axis=1), mask[:, ::-1].argmax(axis=1)
-    ends = np.where(mask.any(axis=1), mask.shape[1] - from_end, from_start)
-    return np.stack([from_start, ends], axis=1).astype(np.int64)

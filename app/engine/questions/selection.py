@@ -77,12 +77,8 @@ def _check_number(number: int, what: str, value: float, *, least: float, most: f
     )
 
 
-def check_names(replay: WindowReplay, edit: Edit, number: int) -> None:
-    """Check that the window has all names of the edit; `number` is the edit's in messages.
-
-    Raises:
-        InvalidRequest: an op type, stage, rank, step or micro-batch that is not there.
-    """
+def _check_names(replay: WindowReplay, edit: Edit, number: int) -> None:
+    """Check that the window has all names of the edit."""
     select, sizes = edit.select, replay.window.job.parallelism
     for name in select.op_types:
         if not named_codes(name, replay.window.job.op_types):
@@ -92,19 +88,14 @@ def check_names(replay: WindowReplay, edit: Edit, number: int) -> None:
             )
     _check_below(number, "stage", select.stages, sizes.pp_size)
     _check_below(number, "dp rank", select.dp_ranks, sizes.dp_size)
-    _check_workers(number, select, edit, replay)
-    _check_steps(number, select, replay)
-    if negative := [each for each in select.microbatches if each < 0]:
-        raise InvalidRequest(f"edit {number}: micro-batch {negative[0]} cannot be: the first is 0")
-
-
-def _check_workers(number: int, select: Selection, edit: Edit, replay: WindowReplay) -> None:
-    sizes = replay.window.job.parallelism
     workers = list(select.workers)
     if isinstance(edit.change, FromWorker):
         workers.append((edit.change.dp_rank, edit.change.stage))
     _check_below(number, "dp rank", [dp_rank for dp_rank, _ in workers], sizes.dp_size)
     _check_below(number, "stage", [stage for _, stage in workers], sizes.pp_size)
+    _check_steps(number, select, replay)
+    if negative := [microbatch for microbatch in select.microbatches if microbatch < 0]:
+        raise InvalidRequest(f"edit {number}: micro-batch {negative[0]} cannot be: the first is 0")
 
 
 def _check_below(number: int, what: str, indices: Collection[int], size: int) -> None:
@@ -159,9 +150,9 @@ def regions(replay: WindowReplay, edit: Edit, number: int) -> list[Region]:
     Raises:
         InvalidRequest: a name or number that the window does not have, or nothing is selected.
     """
-    check_names(replay, edit, number)
+    _check_names(replay, edit, number)
     found = [_everything(group) for group in replay.groups]
-    for field, narrowed in _FIELDS.items():
+    for field, (words, narrowed) in _FIELDS.items():
         wanted = getattr(edit.select, field)
         if not wanted:
             continue
@@ -171,7 +162,7 @@ def regions(replay: WindowReplay, edit: Edit, number: int) -> list[Region]:
         if not any(region.num_ops(group.template.stage) for group, region in counts):
             raise InvalidRequest(
                 f"edit {number} selects no operation: none that its other fields leave "
-                f"has {_FIELD_NAMES[field]} {first_values(wanted)}"
+                f"has {words} {first_values(wanted)}"
             )
     return found
 
@@ -219,20 +210,13 @@ def _in_lanes(group: Replayer, region: Region, chosen: Mask) -> Region:
     return Region(region.rows & on_stage[group.template.stage], lanes)
 
 
-# In this order they are applied, so that a message names the field that left nothing.
-_FIELDS: dict[str, Callable[..., Region]] = {
-    "op_types": _of_types,
-    "stages": _of_stages,
-    "microbatches": _of_microbatches,
-    "dp_ranks": _of_dp_ranks,
-    "workers": _of_workers,
-    "steps": _of_steps,
-}
-_FIELD_NAMES = {
-    "op_types": "the op type",
-    "stages": "the stage",
-    "microbatches": "the micro-batch",
-    "dp_ranks": "the dp rank",
-    "workers": "the worker (dp rank, stage)",
-    "steps": "the step",
+# By field: what a message calls it, and how it narrows a region. In this order they are applied, so
+# that a message names the field that left nothing.
+_FIELDS: dict[str, tuple[str, Callable[..., Region]]] = {
+    "op_types": ("the op type", _of_types),
+    "stages": ("the stage", _of_stages),
+    "microbatches": ("the micro-batch", _of_microbatches),
+    "dp_ranks": ("the dp rank", _of_dp_ranks),
+    "workers": ("the worker (dp rank, stage)", _of_workers),
+    "steps": ("the step", _of_steps),
 }

@@ -26,11 +26,6 @@ class Milestones:
     of_op: list[int] = field(default_factory=list)
     share: list[float] = field(default_factory=list)
 
-    @classmethod
-    def of(cls, template: Template) -> "Milestones":
-        """An empty list."""
-        return cls(template.num_ops)
-
     def add(self, op: int, share: float) -> int:
         """The vertex of this moment."""
         self.of_op.append(op)
@@ -53,7 +48,7 @@ class Overlap:
 
 def overlap_of(template: Template, stage: int) -> Overlap:
     """The overlap in the stage's first recorded step; empty without data parallelism."""
-    if not template.is_data_parallel:
+    if not template.parallelism.is_data_parallel:
         return Overlap(frozenset(), two_streams=False)
     found = {name for name in GRADIENTS if _gradients_are(template, stage, name)}
     if _gathers_are(template, stage):
@@ -66,10 +61,8 @@ def _gradients_are(template: Template, stage: int, name: str) -> bool:
     backwards = template.ops(stage, *BACKWARDS) if ops else []
     if not backwards:
         return False
-    last_end_s = {template.listed.mc[op]: template.listed.end_s[op] for op in backwards}
-    for op in backwards:
-        chunk = template.listed.mc[op]
-        last_end_s[chunk] = max(last_end_s[chunk], template.listed.end_s[op])
+    by_end = sorted(backwards, key=template.listed.end_s.__getitem__)
+    last_end_s = {template.listed.mc[op]: template.listed.end_s[op] for op in by_end}
     of_stage_s = max(last_end_s.values())
     # If all-reduces follow, scatters may overlap the backward of other chunks anyway.
     by_chunk = name == SCATTER and SEPARATE in template.type_names
@@ -82,9 +75,8 @@ def _gradients_are(template: Template, stage: int, name: str) -> bool:
 
 
 def _gathers_are(template: Template, stage: int) -> bool:
-    first_start_s: dict[int, float] = {}
-    for op in template.of_stage[stage]["forward-compute"]:
-        first_start_s.setdefault(template.listed.mc[op], template.listed.start_s[op])
+    forwards = reversed(template.of_stage[stage]["forward-compute"])
+    first_start_s = {template.listed.mc[op]: template.listed.start_s[op] for op in forwards}
     never = float("inf")
     return any(
         template.listed.start_s[op] > first_start_s.get(template.listed.mc[op], never) + AT_ONCE_S
@@ -118,19 +110,23 @@ class ConsumerOps:
 
 @dataclass(frozen=True)
 class Launches:
-    """Launch and use of overlapped operations of one stage; adds to `edges`."""
+    """Launch and use of overlapped operations of one stage; adds to `edges`.
+
+    `before` has the previous operation of each on its stream; the first ones have none.
+    """
 
     template: Template
     stage: int
     milestones: Milestones
     edges: list[Edge]
+    before: dict[int, int]
 
-    def launch(self, op: int, before: int | None) -> int:
-        """Let `op` wait for its launch; `before` is the previous operation on its stream.
+    def launch(self, op: int) -> int:
+        """Let `op` wait for its launch.
 
         Returns the position in the compute stream of the launching operation, -1 if none.
         """
-        template, computes = self.template, self._computes
+        template, computes, before = self.template, self._computes, self.before.get(op)
         start_s = template.listed.start_s[op]
         was_queued = before is not None and start_s <= template.listed.end_s[before] + AT_ONCE_S
         # The launch time of a queued operation is not known.
@@ -146,7 +142,7 @@ class Launches:
     def feed(self, op: int, launched: int, users: ConsumerOps) -> bool:
         """Let the first of `users` after the launch and the end of `op` wait for it, if any."""
         after = self._computes[launched] if launched >= 0 else -1
-        user = users.first(after, float(self.template.listed.end_s[op]) - SAME_MOMENT_S)
+        user = users.first(after, self.template.listed.end_s[op] - SAME_MOMENT_S)
         if user is None:
             return False
         self.edges.append((op, user))
@@ -187,45 +183,35 @@ class Launches:
     @cached_property
     def _ends_so_far_s(self) -> list[float]:
         """Running maximum of the computations' ends."""
-        return list(
-            accumulate((float(self.template.listed.end_s[op]) for op in self._computes), max)
-        )
+        return list(accumulate((self.template.listed.end_s[op] for op in self._computes), max))
 
     def _runs_alone(self, op: int) -> bool:
-        return (
-            self.template.op_types.by_code[int(self.template.listed.optype[op])].axis is Axis.NONE
-        )
+        return self.template.op_types.by_code[self.template.listed.optype[op]].axis is Axis.NONE
 
     def _moment(self, op: int, time_s: float) -> int:
-        start_s, end_s = (
-            float(self.template.listed.start_s[op]),
-            float(self.template.listed.end_s[op]),
-        )
+        start_s, end_s = self.template.listed.start_s[op], self.template.listed.end_s[op]
         return self.milestones.add(op, (time_s - start_s) / (end_s - start_s))
 
 
-def launch_gradients(
-    template: Template, stage: int, overlap: Overlap, launches: Launches, before: dict[int, int]
-) -> None:
+def launch_gradients(launches: Launches, overlap: Overlap) -> None:
     """Let overlapped gradient reductions wait for their launch."""
     for name in GRADIENTS:
         if name in overlap.op_types:
-            for op in template.of_stage[stage][name]:
-                launches.launch(op, before.get(op))
+            for op in launches.template.of_stage[launches.stage][name]:
+                launches.launch(op)
 
 
-def parameter_edges(
-    template: Template, stage: int, overlap: Overlap, launches: Launches, before: dict[int, int]
-) -> list[Edge]:
+def parameter_edges(launches: Launches, overlap: Overlap) -> list[Edge]:
     """Gathers come before their computations; overlapped ones also after their launch."""
-    if not template.is_data_parallel:
+    template, stage = launches.template, launches.stage
+    if not template.parallelism.is_data_parallel:
         return []
     if GATHER not in overlap.op_types:
         return _last_before_first(template, stage)
     of_chunk = _users_by_chunk(template, stage)
     of_any_chunk = ConsumerOps(template, template.computes[stage])
     for op in template.of_stage[stage][GATHER]:
-        launched = launches.launch(op, before.get(op))
+        launched = launches.launch(op)
         launches.feed(op, launched, of_chunk.get(template.listed.mc[op], of_any_chunk))
     return []
 
@@ -241,9 +227,8 @@ def _last_before_first(template: Template, stage: int) -> list[Edge]:
     """A chunk's last params-all-gather comes before its first forward-compute."""
     gathers = sorted(template.of_stage[stage][GATHER], key=template.listed.seq_id.__getitem__)
     last_gather = {template.listed.mc[op]: op for op in gathers}
-    first_forward: dict[int, int] = {}
-    for op in template.of_stage[stage]["forward-compute"]:
-        first_forward.setdefault(template.listed.mc[op], op)
+    forwards = reversed(template.of_stage[stage]["forward-compute"])
+    first_forward = {template.listed.mc[op]: op for op in forwards}
     return [
         (gather, first_forward[chunk])
         for chunk, gather in last_gather.items()

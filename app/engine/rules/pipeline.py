@@ -11,7 +11,7 @@ backward returns.
 """
 
 from dataclasses import dataclass, field
-from itertools import chain
+from itertools import chain, islice, pairwise
 from typing import Literal, NoReturn
 
 from app.engine.rules.overlap import (
@@ -24,7 +24,7 @@ from app.engine.rules.overlap import (
     Launches,
     Overlap,
 )
-from app.engine.template import AT_ONCE_S, SAME_MOMENT_S, Edge, Template, in_sequence
+from app.engine.template import AT_ONCE_S, SAME_MOMENT_S, Edge, Template
 from app.errors import InvalidTrace
 from app.trace.ops import COMPUTE_STREAM, FIRST_USER_CODE, Axis, OpSpec
 
@@ -56,7 +56,7 @@ def in_streams(template: Template, stage: int, overlap: Overlap) -> list[list[in
     found = []
     of_type = template.of_stage[stage]
     for name, ops in template.streams[stage].items():
-        if name == DP_STREAM and not template.is_data_parallel:
+        if name == DP_STREAM and not template.parallelism.is_data_parallel:
             # Without peers the recorded exchanges neither wait nor are waited for.
             exchanges = {*of_type[GATHER], *of_type[SCATTER]}
             found.append([op for op in ops if op not in exchanges])
@@ -72,7 +72,7 @@ def in_streams(template: Template, stage: int, overlap: Overlap) -> list[list[in
 
 def stream_edges(streams: list[list[int]]) -> list[Edge]:
     """Each operation waits for the one before it on its stream."""
-    return [edge for ops in streams for edge in in_sequence(ops)]
+    return [edge for ops in streams for edge in pairwise(ops)]
 
 
 def one_before(streams: list[list[int]]) -> dict[int, int]:
@@ -83,10 +83,12 @@ def one_before(streams: list[list[int]]) -> dict[int, int]:
 def end_of_step_edges(template: Template, stage: int, overlap: Overlap) -> list[Edge]:
     """Last compute, gc, gradient collectives and optimizer, one after the other."""
     head, tail, update = _parts(template, stage, overlap)
-    edges = in_sequence(last_compute(template, stage) + head + tail + update)
+    edges = list(pairwise(last_compute(template, stage) + head + tail + update))
     if SEPARATE in template.type_names and SCATTER not in overlap.op_types:
         edges += _overlapped_edges(template, stage, tail + update)
-    return edges + _join(template, stage, overlap, update)
+    # The update waits for overlapped gradient reductions.
+    names = [name for name in GRADIENTS if update and name in overlap.op_types]
+    return edges + [(template.of_stage[stage][name][-1], update[0]) for name in names]
 
 
 def end_of_step_ops(template: Template, stage: int, overlap: Overlap) -> list[int]:
@@ -98,16 +100,18 @@ def _parts(
     template: Template, stage: int, overlap: Overlap
 ) -> tuple[list[int], list[int], list[int]]:
     """The gc before the gradients, the gradients, and the update."""
-    gradients = [
-        *_numbered(template, stage, "layernorm-grads-all-reduce"),
-        *_embedding(template, stage),
-        *_gradients(template, stage, overlap),
-    ]
+    gradients = _numbered(template, stage, "layernorm-grads-all-reduce")
+    if stage in (0, template.parallelism.pp_size - 1):
+        gradients += _numbered(template, stage, "embedding-grads-all-reduce")
+    name = SEPARATE if SEPARATE in template.type_names else SCATTER
+    if template.parallelism.is_data_parallel and name not in overlap.op_types:
+        gradients += _numbered(template, stage, name)
     update = [
         *_numbered(template, stage, "optimizer-clip-main-grad"),
         *_numbered(template, stage, "optimizer"),
     ]
-    return _first_gc(template, stage), gradients, update
+    first_gc = [op for op in template.of_stage[stage]["gc"] if template.listed.seq_id[op] == 0]
+    return first_gc, gradients, update
 
 
 def last_compute(template: Template, stage: int) -> list[int]:
@@ -116,52 +120,24 @@ def last_compute(template: Template, stage: int) -> list[int]:
     return sorted(template.computes[stage], key=template.listed.end_s.__getitem__)[-1:]
 
 
-def _first_gc(template: Template, stage: int) -> list[int]:
-    return [op for op in template.of_stage[stage]["gc"] if template.listed.seq_id[op] == 0]
-
-
 def _numbered(template: Template, stage: int, name: str) -> list[int]:
     return sorted(template.of_stage[stage][name], key=template.listed.seq_id.__getitem__)
-
-
-def _embedding(template: Template, stage: int) -> list[int]:
-    if stage not in (0, template.parallelism.pp_size - 1):
-        return []
-    return _numbered(template, stage, "embedding-grads-all-reduce")
-
-
-def _gradients(template: Template, stage: int, overlap: Overlap) -> list[int]:
-    name = SEPARATE if SEPARATE in template.type_names else SCATTER
-    if not template.is_data_parallel or name in overlap.op_types:
-        return []
-    return _numbered(template, stage, name)
-
-
-def _join(template: Template, stage: int, overlap: Overlap, update: list[int]) -> list[Edge]:
-    """The update waits for overlapped gradient reductions."""
-    names = [name for name in GRADIENTS if name in overlap.op_types]
-    return [(template.of_stage[stage][name][-1], update[0]) for name in names if update]
 
 
 def _overlapped_edges(template: Template, stage: int, tail: list[int]) -> list[Edge]:
     """Reduce-scatters overlap other chunks: each chunk's first waits for its last backward."""
     scatters = _numbered(template, stage, SCATTER)
-    if not scatters or not template.is_data_parallel:
+    if not scatters or not template.parallelism.is_data_parallel:
         return []
-    first_scatter: dict[int, int] = {}
-    for op in scatters:
-        first_scatter.setdefault(template.listed.mc[op], op)
+    first_scatter = {template.listed.mc[op]: op for op in reversed(scatters)}
+    by_end = sorted(template.ops(stage, *BACKWARDS), key=template.listed.end_s.__getitem__)
+    last_backward = {template.listed.mc[op]: op for op in by_end}
     edges = [
         (backward, first_scatter[chunk])
-        for chunk, backward in _last_backward(template, stage).items()
+        for chunk, backward in last_backward.items()
         if chunk in first_scatter
     ]
     return edges + ([(scatters[-1], tail[0])] if tail else [])
-
-
-def _last_backward(template: Template, stage: int) -> dict[int, int]:
-    by_end = sorted(template.ops(stage, *BACKWARDS), key=template.listed.end_s.__getitem__)
-    return {template.listed.mc[op]: op for op in by_end}
 
 
 Id = tuple[int, int, int]  # micro-batch, chunk, repetition of the pair
@@ -194,30 +170,29 @@ def held_send(
     last = last_compute(template, stage)
     sends = sorted(computes)  # in recorded order
     held = [send for send in sends if computes[send] in last]
-    if not held or not template.is_data_parallel:
+    if not held or not template.parallelism.is_data_parallel:
         return []
-    since_s = float(template.listed.end_s[last[0]])
+    since_s = template.listed.end_s[last[0]]
     before = sends[: sends.index(held[0])][-1:]
     free_s = max([since_s, *(template.listed.end_s[send] for send in before)])
     # A send right after the previous send was queued behind it.
     if template.listed.start_s[held[0]] <= free_s + AT_ONCE_S:
         return []
-    until_s = float(template.listed.start_s[held[0]]) + SAME_MOMENT_S
+    until_s = template.listed.start_s[held[0]] + SAME_MOMENT_S
     # Other gradients are reduced at the end of the step, after stages that need this send.
-    names = [name for name in GRADIENTS if name in overlap.op_types]
     inside = [
-        op
-        for name in names
+        (template.listed.end_s[op], op)
+        for name in GRADIENTS
+        if name in overlap.op_types
         for op in template.of_stage[stage][name]
         if since_s - SAME_MOMENT_S <= template.listed.end_s[op] <= until_s
     ]
-    return [
-        (op, held[0]) for op in sorted(sorted(inside), key=template.listed.end_s.__getitem__)[-1:]
-    ]
+    return [(op, held[0]) for _, op in sorted(inside)[-1:]]
 
 
 DirectionName = Literal["forward", "backward"]
-DIRECTIONS: tuple[DirectionName, ...] = ("forward", "backward")
+# How many stages on a micro-batch goes.
+DIRECTIONS: dict[DirectionName, int] = {"forward": 1, "backward": -1}
 COMPUTES: dict[DirectionName, tuple[str, ...]] = {
     "forward": ("forward-compute",),
     "backward": ("backward-compute", "backward-input-compute"),
@@ -283,7 +258,7 @@ def _matched(
     matched = Matched()
     # The neighbouring chunk, in the whole model, has the peer where it exists.
     chunks = range(template.parallelism.vpp_size * template.parallelism.pp_size)
-    onward = 1 if direction == "forward" else -1
+    onward = DIRECTIONS[direction]
     for recv, compute in recvs.items():
         matched.edges.append((recv, compute))
         if position[compute] > 0:
@@ -316,29 +291,15 @@ def _by_position(
     """The k-th live recv and send with the k-th compute (rule 4)."""
     if not computes:
         return {}, {}
-    recvs = _live_recvs(template, stage, direction, computes)
+    of_type, listed = template.of_stage[stage], template.listed
+    last_start_s, first_end_s = listed.start_s[computes[-1]], listed.end_s[computes[0]]
+    recvs = of_type[f"{direction}-recv"]
+    recvs = [op for op in recvs if listed.start_s[op] <= last_start_s + LIVE_TOLERANCE_S]
+    sends = of_type[f"{direction}-send"]
+    sends = [op for op in sends if listed.end_s[op] >= first_end_s - LIVE_TOLERANCE_S]
     first = 1 if len(recvs) == len(computes) - 1 else 0
-    sends = _live_sends(template, stage, direction, computes)
-    return (
-        dict(zip(recvs, computes[first:], strict=False)),
-        dict(zip(sends, computes, strict=False)),
-    )
-
-
-def _live_recvs(
-    template: Template, stage: int, direction: DirectionName, computes: list[int]
-) -> list[int]:
-    last_start_s = template.listed.start_s[computes[-1]]
-    recvs = template.of_stage[stage][f"{direction}-recv"]
-    return [op for op in recvs if template.listed.start_s[op] <= last_start_s + LIVE_TOLERANCE_S]
-
-
-def _live_sends(
-    template: Template, stage: int, direction: DirectionName, computes: list[int]
-) -> list[int]:
-    first_end_s = template.listed.end_s[computes[0]]
-    sends = template.of_stage[stage][f"{direction}-send"]
-    return [op for op in sends if template.listed.end_s[op] >= first_end_s - LIVE_TOLERANCE_S]
+    recv_of = dict(zip(recvs, computes[first:], strict=False))
+    return recv_of, dict(zip(sends, computes, strict=False))
 
 
 def _model_chunk(template: Template, compute: int) -> int:
@@ -359,7 +320,7 @@ def _pairs_by_position(
     """The j-th send of a stage with the j-th recv of the next one in that direction (rule 6)."""
     found = []
     for stage, here in enumerate(matched):
-        peer = _next_stage(stage, direction, len(matched))
+        peer = (stage + DIRECTIONS[direction]) % len(matched)
         there = matched[peer]
         if len(here.sends) != len(there.recvs):
             raise InvalidTrace(
@@ -375,9 +336,9 @@ def _pairs_by_id(
 ) -> list[list[int]]:
     """A send of a micro-batch with the next chunk's recv of it."""
     found = []
-    onward = 1 if direction == "forward" else -1
+    onward = DIRECTIONS[direction]
     for stage, here in enumerate(matched):
-        peer = _next_stage(stage, direction, len(matched))
+        peer = (stage + onward) % len(matched)
         recvs = _by_model_chunk(template, matched[peer].recvs)
         for key, send in _by_model_chunk(template, here.sends).items():
             microbatch, chunk, nth = key
@@ -406,10 +367,6 @@ def _refuse_unpaired(template: Template, op: int, peer: int) -> NoReturn:
     )
 
 
-def _next_stage(stage: int, direction: DirectionName, num_stages: int) -> int:
-    return (stage + (1 if direction == "forward" else -1)) % num_stages
-
-
 def first_backward_edges(template: Template, stage: int) -> list[Edge]:
     """The first backward send and recv wait for the second-last compute before it (rule 5)."""
     backwards = template.ops(stage, *COMPUTES["backward"])
@@ -420,10 +377,9 @@ def first_backward_edges(template: Template, stage: int) -> list[Edge]:
     return [(computes[position - 2], op) for op in waiting if template.listed.seq_id[op] == 0]
 
 
-def user_type_edges(
-    template: Template, stage: int, overlap: Overlap, launches: Launches, before: dict[int, int]
-) -> list[Edge]:
+def user_type_edges(launches: Launches, overlap: Overlap) -> list[Edge]:
     """Launches of registered types, and the operations that wait for them."""
+    template, stage = launches.template, launches.stage
     edges: list[Edge] = []
     users = ConsumerOps(template, template.computes[stage])
     end_of_step = end_of_step_ops(template, stage, overlap)
@@ -431,10 +387,12 @@ def user_type_edges(
         if spec.stream == COMPUTE_STREAM:
             continue
         for op in template.of_stage[stage][spec.name]:
-            launched = launches.launch(op, before.get(op))
+            launched = launches.launch(op)
             if spec.pairs_with or launches.feed(op, launched, users):
                 continue
-            edges += _end_of_step_edge(template, op, end_of_step)
+            ended_s = template.listed.end_s[op] - SAME_MOMENT_S
+            later = (after for after in end_of_step if template.listed.start_s[after] >= ended_s)
+            edges += [(op, after) for after in islice(later, 1)]
     return edges
 
 
@@ -453,12 +411,6 @@ def user_type_groups(template: Template) -> list[list[int]]:
 def _present(template: Template) -> list[OpSpec]:
     types = template.op_types.by_code
     return [types[code] for code in template.present if code >= FIRST_USER_CODE]
-
-
-def _end_of_step_edge(template: Template, op: int, end_of_step: list[int]) -> list[Edge]:
-    ended_s = template.listed.end_s[op] - SAME_MOMENT_S
-    later = [each for each in end_of_step if template.listed.start_s[each] >= ended_s]
-    return [(op, later[0])] if later else []
 
 
 def _pairs(template: Template, spec: OpSpec) -> list[list[int]]:

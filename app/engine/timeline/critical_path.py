@@ -15,8 +15,7 @@ import numpy as np
 from app.engine.graph import ALL_DP_RANKS, EP_BLOCK, StepGraph
 from app.engine.replays import WindowReplay
 from app.engine.template import AT_ONCE_S
-from app.engine.timeline.slices import op_labels
-from app.engine.timeline.step_run import RunKind, StepRun, play_step
+from app.engine.timeline.step_run import RunKind, StepRun, op_labels, play_step
 from app.trace.window import Ints
 from app.work_budget import checkpoint
 

@@ -11,7 +11,7 @@ import numpy as np
 from app.engine.graph import ALL_DP_RANKS, EP_BLOCK, StepGraph
 from app.engine.template import Template
 from app.engine.what_if import IDEAL, RECORDED, Durations, Peers, Replayer, ends
-from app.trace.ops import Direction, OpKind, OpSpec
+from app.trace.ops import Axis, Direction, OpKind, OpSpec
 from app.trace.window import Floats, Ints
 
 RunKind = Literal["recorded", "simulated", "ideal"]
@@ -224,3 +224,23 @@ def _merged(bars: Bars, px_s: float) -> Bars:
         bars.op[first],
         np.add.reduceat(bars.num_ops, first),
     )
+
+
+STEP_END = "step end"
+
+
+def track_name(spec: OpSpec) -> str:
+    """The stream of an op type; what meets all dp ranks outside of one has a track of its own."""
+    if spec.stream:
+        return spec.stream
+    return spec.name if spec.axis is Axis.DP else STEP_END
+
+
+def op_labels(template: Template, op: int) -> dict[str, int]:
+    """Numbers that identify an operation; micro-batch and chunk only if it has them."""
+    spec = template.op_types.by_code[int(template.optype[op])]
+    found = {"seq_id": int(template.seq_id[op])}
+    if track_name(spec) == STEP_END:  # is of no micro-batch, whatever the record says
+        return found
+    named = {"microbatch": int(template.mb_id[op]), "chunk": int(template.mc[op])}
+    return found | {name: number for name, number in named.items() if number >= 0}

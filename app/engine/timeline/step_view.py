@@ -10,8 +10,7 @@ import numpy as np
 
 from app.engine.replays import WindowReplay
 from app.engine.timeline.critical_path import CriticalPath, PathLink, path_of_run, waited_for
-from app.engine.timeline.slices import op_labels
-from app.engine.timeline.step_run import StepRun, length_s, play_step
+from app.engine.timeline.step_run import StepRun, length_s, op_labels, play_step
 from app.engine.what_if import Replayer
 from app.errors import InvalidRequest
 

@@ -13,11 +13,12 @@ import zstandard
 
 from app.ingest.assembly.op_table import NO_GROUPS, GroupCounts, GroupRecords, group_slices
 from app.ingest.assembly.rank_tracker import NO_STEP, BatchVerdict, RankCursor, RankTracker
-from app.ingest.assembly.run_table import BatchSlice, KnownShapes
+from app.ingest.assembly.run_table import KnownShapes
 from app.ingest.assembly.steps import (
     OpenStep,
     OpenSteps,
     SettledStep,
+    StepReport,
     longest_span_s,
     restore_settled_step,
     settle_step,
@@ -32,7 +33,7 @@ from app.ingest.assembly.windows import (
 )
 from app.ingest.batch import OpBatch
 from app.trace.job import Job, Placement
-from app.trace.window import SkippedStep, StepKind, Window, WindowState
+from app.trace.window import SkippedStep, Window, WindowState
 
 _SPOOL_LEVEL = -1  # faster than 1, and columns of batches become smaller
 
@@ -144,16 +145,6 @@ class EarlierBatch(NamedTuple):
     batch: OpBatch
     digest: int
     dropped: list[int]
-
-
-class _StepReport(NamedTuple):
-    """What one batch says of one step."""
-
-    worker: int
-    rank: int
-    part: BatchSlice | None
-    num_declared: int | None
-    kind: StepKind | None
 
 
 class RunAssembler:
@@ -316,7 +307,7 @@ class RunAssembler:
             if number > self.closed_through:
                 last_step = number
             if number > self._settled_through:
-                self._steps.put(number, now_s, **said._asdict())
+                self._steps.put(number, now_s, said)
             elif not self._take_late(number, said):
                 dropped.append(number)
                 # Data of steps that are not analysed is dropped anyway, and does not count as late.
@@ -344,19 +335,19 @@ class RunAssembler:
     def _take_again(self, batch: OpBatch, worker: int, dropped: set[int], now_s: float) -> None:
         for number, said in _step_reports(batch, worker, self._shapes).items():
             if number > self.closed_through and number not in dropped:
-                self._steps.put(number, now_s, **said._asdict())
+                self._steps.put(number, now_s, said)
         for number, part in group_slices(batch):
             if number > self.closed_through:
                 self._groups.put(number, part)
 
-    def _take_late(self, number: int, said: "_StepReport") -> bool:
+    def _take_late(self, number: int, said: StepReport) -> bool:
         """Whether a skipped step of the open window, or of a closed one, can still use it."""
         if number <= self.closed_through:
-            return self._closed.take(number, *said)
+            return self._closed.take(number, said)
         skipped = self._window.skipped(number)
         if skipped is None or skipped.open is None or not skipped.can_use(said.rank):
             return False
-        skipped.open.add_report(*said)
+        skipped.open.add_report(said)
         self._resettle.add(number)
         return True
 
@@ -441,13 +432,13 @@ class RunAssembler:
         return change
 
 
-def _step_reports(batch: OpBatch, worker: int, shapes: KnownShapes) -> dict[int, _StepReport]:
+def _step_reports(batch: OpBatch, worker: int, shapes: KnownShapes) -> dict[int, StepReport]:
     """What the batch says of each step, ascending."""
     parts = shapes.slices_of(worker, batch.rank, batch.columns)
     declared = dict(batch.steps_done)
     kinds = dict(batch.step_kinds)
     return {
-        number: _StepReport(
+        number: StepReport(
             worker, batch.rank, parts.get(number), declared.get(number), kinds.get(number)
         )
         for number in sorted({*parts, *declared})

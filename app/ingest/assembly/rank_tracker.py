@@ -159,10 +159,18 @@ class RankTracker:
         if at is None:
             at = self._add_cursor(RankCursor(batch.rank, worker, is_alone=batch.is_alone))
         cursor = self._cursors[at]
-        if batch.is_alone:
-            return self._update_watermark(
-                at, cursor.add(batch.batch_seq, NO_STEP, digest), batch.dropped
-            )
+        highest_step = NO_STEP
+        if not batch.is_alone:
+            self._note_worker(batch, worker, cursor)
+            highest_step = batch.steps_done[-1][0] if batch.steps_done else NO_STEP
+        verdict = cursor.add(batch.batch_seq, highest_step, digest)
+        self._watermarks[at] = _watermark(cursor)
+        if verdict == "new" and batch.dropped is not None:
+            self._note_dropped(cursor, batch.dropped)
+        return verdict
+
+    def _note_worker(self, batch: OpBatch, worker: int, cursor: RankCursor) -> None:
+        """Where a worker is that records its operations."""
         if cursor.is_alone:  # it begins to record its operations, too
             cursor.is_alone = False
             self._rank[worker] = min(cursor.rank, self._rank.get(worker, cursor.rank))
@@ -172,19 +180,6 @@ class RankTracker:
         if batch.placement and self._placements.get(worker) != batch.placement:
             self._placements[worker] = batch.placement
             self.has_new_hosts = True
-        highest_step = batch.steps_done[-1][0] if batch.steps_done else NO_STEP
-        return self._update_watermark(
-            at, cursor.add(batch.batch_seq, highest_step, digest), batch.dropped
-        )
-
-    def _update_watermark(
-        self, at: int, verdict: BatchVerdict, dropped: int | None
-    ) -> BatchVerdict:
-        cursor = self._cursors[at]
-        self._watermarks[at] = _watermark(cursor)
-        if dropped is not None and verdict == "new":
-            self._note_dropped(cursor, dropped)
-        return verdict
 
     def watermark(self) -> int:
         """The step up to which every worker has declared its steps."""

@@ -8,7 +8,7 @@ duration from their median; only the residues are stored, sorted into classes by
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
@@ -205,6 +205,15 @@ class _ResidueReader:
         return found
 
 
+class _Coding(NamedTuple):
+    """Times [rows] of a part, and how they are predicted; filled in place."""
+
+    layout: _Layout
+    predictors: _Predictors
+    start: Ints
+    end: Ints
+
+
 class RowsPart(msgspec.Struct):
     """Rows as msgpack has them: segments, the templates that they share, and residues by class."""
 
@@ -296,11 +305,11 @@ def _encode_part(rows: TimedRows, bounds: Ints, times: Times | None) -> RowsPart
          zip(layout.firsts[examples].tolist(), layout.lengths.tolist(), strict=True)]
     )  # fmt: skip
     shape = {name: values[example_rows].astype(np.int64) for name, values in shape.items()}
-    predictors = _Predictors.empty(layout.num_places)
-    residues = _ResidueWriter()
+    predictors, residues = _Predictors.empty(layout.num_places), _ResidueWriter()
+    coding = _Coding(layout, predictors, start, end)
     for template in layout.regular:
-        _encode_regular(layout, template, predictors, start, end, residues)
-    _encode_rare(layout, next(iter(shape.values())), predictors, start, end, residues)
+        _encode_regular(coding, template, residues)
+    _encode_rare(coding, next(iter(shape.values())), residues)
     base_rows = layout.firsts + predictors.order[layout.place_firsts[template_of]]
     return RowsPart(
         segments=sizes.size,
@@ -341,9 +350,10 @@ def _decode_part(part: RowsPart, keys: Dtypes, shape: Dtypes, max_rows: int) -> 
     base = unpack_ints(part.base, num_segments)
     start, end = np.empty(num_rows, np.int64), np.empty(num_rows, np.int64)
     residues = _ResidueReader(part.residues, num_rows)
+    coding = _Coding(layout, predictors, start, end)
     for template in layout.regular:
-        _decode_regular(layout, template, predictors, base, residues, start, end)
-    _decode_rare(layout, predictors, base, residues, start, end)
+        _decode_regular(coding, template, base, residues)
+    _decode_rare(coding, base, residues)
     within, first_places, _ = layout.expanded(np.arange(num_segments))
     place_of = first_places + within
     return TimedRows(
@@ -380,14 +390,8 @@ def _templates(shape: Mapping[str, NDArray[Any]], firsts: Ints, sizes: Ints) -> 
     return np.arange(sizes.size), np.arange(sizes.size)  # two shapes of one hash
 
 
-def _encode_regular(
-    layout: _Layout,
-    template: int,
-    predictors: _Predictors,
-    start: Ints,
-    end: Ints,
-    residues: _ResidueWriter,
-) -> None:
+def _encode_regular(coding: _Coding, template: int, residues: _ResidueWriter) -> None:
+    layout, predictors, start, end = coding
     places, firsts = layout.places(template), layout.firsts_of(template)
     sampled = firsts[np.linspace(0, firsts.size - 1, min(firsts.size, _SAMPLE_SEGMENTS), dtype=int)]
     rows = sampled + np.arange(layout.lengths[template])[:, None]
@@ -448,15 +452,8 @@ def _class_of(bits: Any) -> Ints:
     return np.asarray(np.minimum(bits, _NUM_CLASSES - 1)).astype(np.int64)
 
 
-def _decode_regular(
-    layout: _Layout,
-    template: int,
-    predictors: _Predictors,
-    base: Ints,
-    residues: _ResidueReader,
-    start: Ints,
-    end: Ints,
-) -> None:
+def _decode_regular(coding: _Coding, template: int, base: Ints, residues: _ResidueReader) -> None:
+    layout, predictors, start, end = coding
     places, firsts = layout.places(template), layout.firsts_of(template)
     bases = base[layout.template_of == template]
     for at, part in layout.chunks(template, firsts):
@@ -478,15 +475,9 @@ def _decode_regular(
         start[rows], end[rows] = starts.T, ends.T
 
 
-def _encode_rare(
-    layout: _Layout,
-    kinds: Ints,
-    predictors: _Predictors,
-    start: Ints,
-    end: Ints,
-    residues: _ResidueWriter,
-) -> None:
+def _encode_rare(coding: _Coding, kinds: Ints, residues: _ResidueWriter) -> None:
     """Each place follows on the one before it; medians are those of all places of a kind."""
+    layout, predictors, start, end = coding
     rare = layout.rare
     if not rare.size:
         return
@@ -516,14 +507,8 @@ def _encode_rare(
     residues.write(predictors.start_class[places[follows]], gaps[follows])
 
 
-def _decode_rare(
-    layout: _Layout,
-    predictors: _Predictors,
-    base: Ints,
-    residues: _ResidueReader,
-    start: Ints,
-    end: Ints,
-) -> None:
+def _decode_rare(coding: _Coding, base: Ints, residues: _ResidueReader) -> None:
+    layout, predictors, start, end = coding
     rare = layout.rare
     if not rare.size:
         return

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
+from typing import NamedTuple
 
 import numpy as np
 
@@ -22,6 +23,16 @@ class RankReport:
     parts: list[BatchSlice] = field(default_factory=list)
     num_arrived: int = 0
     num_declared: int | None = None
+
+
+class StepReport(NamedTuple):
+    """What one batch says of one step."""
+
+    worker: int
+    rank: int
+    part: BatchSlice | None
+    num_declared: int | None
+    kind: StepKind | None
 
 
 class OpenStep:
@@ -72,21 +83,14 @@ class OpenStep:
         # A rank declares a step once; of two numbers the larger, whatever the order of arrival.
         sender.num_declared = max(num_ops, sender.num_declared or 0)
 
-    def add_report(
-        self,
-        worker: int,
-        rank: int,
-        part: BatchSlice | None,
-        num_declared: int | None,
-        kind: StepKind | None = None,
-    ) -> None:
+    def add_report(self, said: StepReport) -> None:
         """Add the data of one batch for the step."""
-        if kind is not None:
-            self.kinds.add(kind)
-        if part is not None:
-            self.add(part)
-        if num_declared is not None:
-            self.declare(worker, rank, num_declared)
+        if said.kind is not None:
+            self.kinds.add(said.kind)
+        if said.part is not None:
+            self.add(said.part)
+        if said.num_declared is not None:
+            self.declare(said.worker, said.rank, said.num_declared)
 
     def has_declared(self, rank: int) -> bool:
         """Whether the rank has declared the step finished."""
@@ -189,24 +193,14 @@ class OpenSteps:
         """The step of this number, if any of its data has arrived."""
         return self._steps.get(number)
 
-    def put(
-        self,
-        number: int,
-        now_s: float,
-        *,
-        worker: int,
-        rank: int,
-        part: BatchSlice | None,
-        num_declared: int | None,
-        kind: StepKind | None = None,
-    ) -> None:
+    def put(self, number: int, now_s: float, said: StepReport) -> None:
         """Add the data of one batch for a step."""
         step = self._steps.get(number)
         if step is None:
             step = self._steps[number] = OpenStep(number, now_s, self._shapes)
             heappush(self._heap, number)
-        step.add_report(worker, rank, part, num_declared, kind)
-        self._num_ops += part.num_ops if part else 0
+        step.add_report(said)
+        self._num_ops += said.part.num_ops if said.part else 0
 
     def remove_through(self, number: int) -> None:
         """Remove this step and all lower ones."""

@@ -20,8 +20,8 @@ from app.ingest.assembly.op_table import (
     group_table_of_slices,
 )
 from app.ingest.assembly.rank_tracker import RankTracker
-from app.ingest.assembly.run_table import BatchSlice, concatenate_tables
-from app.ingest.assembly.steps import OpenStep, SettledStep, settle_step
+from app.ingest.assembly.run_table import concatenate_tables
+from app.ingest.assembly.steps import OpenStep, SettledStep, StepReport, settle_step
 from app.ingest.assembly.window_codec import (
     PackedWindow,
     pack_remainders,
@@ -33,7 +33,6 @@ from app.trace.job import Job
 from app.trace.window import (
     PartialSteps,
     SkippedStep,
-    StepKind,
     Window,
     WindowState,
 )
@@ -213,8 +212,6 @@ MAX_GROUP_WINDOWS = 8
 MAX_GROUP_REVISIONS = 4
 
 RecallOps = Callable[[int], PackedWindow]  # what is stored of the window with this first step
-# Step, and what `OpenStep.take` wants: worker, rank, operations, number of declared ones, kind.
-LateReport = tuple[int, int, int, BatchSlice | None, int | None, StepKind | None]
 
 
 class ClosedWindow(msgspec.Struct):
@@ -270,7 +267,7 @@ class ClosedWindows:
 
     def __init__(self, windows: Iterable[ClosedWindow], now_s: float) -> None:
         self._windows = {window.first_step: (window, now_s) for window in windows}
-        self._late: dict[int, list[LateReport]] = {}
+        self._late: dict[int, list[tuple[int, StepReport]]] = {}  # with their steps
         self._late_groups: dict[int, list[GroupSlice]] = {}
         self._late_rows = GroupRowCounts()  # of windows that can still be revised
         self._final_through = -1  # what comes late of steps up to this one is not counted any more
@@ -338,20 +335,11 @@ class ClosedWindows:
                 return "accepted"
         return "late"
 
-    def take(
-        self,
-        number: int,
-        worker: int,
-        rank: int,
-        part: BatchSlice | None,
-        num_declared: int | None,
-        kind: StepKind | None = None,
-    ) -> bool:
+    def take(self, number: int, said: StepReport) -> bool:
         """Whether what a batch says of this step can still be used; if so, `revise` will."""
         for first, (window, _) in self._windows.items():
-            if window.can_use(number, rank):
-                said = self._late.setdefault(first, [])
-                said.append((number, worker, rank, part, num_declared, kind))
+            if window.can_use(number, said.rank):
+                self._late.setdefault(first, []).append((number, said))
                 return True
         return False
 
@@ -390,9 +378,9 @@ class ClosedWindows:
             step = OpenStep.restored(
                 table, number, window.declared[number], job.parallelism.pp_size
             )
-            for each, worker, rank, part, num_declared, kind in late:
-                if each == number:
-                    step.add_report(worker, rank, part, num_declared, kind)
+            for of_step, said in late:
+                if of_step == number:
+                    step.add_report(said)
             again.add(settle_step(step, job, tracker, "in time"))
         state = _state(window.state, again)
         self.add(again.settled, state, window.revision + 1, at_s, group_revisions=left)

@@ -6,7 +6,6 @@ repeated could be in the queue twice, so the caller decides about another attemp
 
 import asyncio
 import time
-from abc import ABC, abstractmethod
 from bisect import bisect_right
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -212,25 +211,18 @@ _SENTINEL_TIMEOUTS = {
 
 def connect(where: QueueUrl, *, max_connections: int = MAX_CONNECTIONS) -> redis.Redis:
     """A client for threads, of one server or of the primary that the sentinels name."""
+    kinds = redis.BlockingConnectionPool, Sentinels, SentinelPool
     retry = Retry(NoBackoff(), 0)
-    if where.kind != "sentinel":
-        pool = _url_pool(redis.BlockingConnectionPool, where, max_connections, retry)
-        return redis.Redis.from_pool(pool)
-    return redis.Redis.from_pool(
-        _sentinel_pool(Sentinels, SentinelPool, where, max_connections, retry)
-    )
+    return redis.Redis.from_pool(_pool(where, kinds, max_connections, retry))
 
 
 def connect_async(
     where: QueueUrl, *, max_connections: int = MAX_CONNECTIONS
 ) -> redis.asyncio.Redis:
     """The same for an event loop."""
+    kinds = redis.asyncio.BlockingConnectionPool, AsyncSentinels, AsyncSentinelPool
     retry = AsyncRetry(NoBackoff(), 0)
-    if where.kind != "sentinel":
-        pool = _url_pool(redis.asyncio.BlockingConnectionPool, where, max_connections, retry)
-        return redis.asyncio.Redis.from_pool(pool)
-    pool = _sentinel_pool(AsyncSentinels, AsyncSentinelPool, where, max_connections, retry)
-    return redis.asyncio.Redis.from_pool(pool)
+    return redis.asyncio.Redis.from_pool(_pool(where, kinds, max_connections, retry))
 
 
 def close(client: redis.Redis) -> None:
@@ -257,20 +249,21 @@ def _sentinels(client: Any) -> list[Any]:
     return manager.sentinels if manager else []
 
 
-def _sentinel_pool(
-    manager: Any, pool: Any, where: QueueUrl, max_connections: int, retry: Any
-) -> Any:
-    """A pool of connections to the primary that the sentinels at these addresses name."""
-    own = {**_OPTIONS, **_SENTINEL_TIMEOUTS, "retry": retry, **where.sentinel_options}
-    sentinels = manager(where.addresses, sentinel_kwargs=own)
-    pool_options = {**_OPTIONS, "max_connections": max_connections, "timeout": TIMEOUT_S}
-    return pool(where.service, sentinels, **pool_options, retry=retry, **where.options)
+def _pool(where: QueueUrl, kinds: tuple[Any, Any, Any], max_connections: int, retry: Any) -> Any:
+    """Connections to one server, or to the primary that the sentinels at these addresses name.
 
-
-def _url_pool(kind: Any, where: QueueUrl, max_connections: int, retry: Any) -> Any:
-    pool_options = {**_OPTIONS, "max_connections": max_connections, "timeout": TIMEOUT_S}
+    `kinds` are the pool of one server, the sentinels, and the pool of their primary.
+    """
+    of_server, manager, of_primary = kinds
+    options = {
+        **_OPTIONS, "max_connections": max_connections, "timeout": TIMEOUT_S, "retry": retry
+    }  # fmt: skip
+    if where.kind == "sentinel":
+        own = {**_OPTIONS, **_SENTINEL_TIMEOUTS, "retry": retry, **where.sentinel_options}
+        sentinels = manager(where.addresses, sentinel_kwargs=own)
+        return of_primary(where.service, sentinels, **options, **where.options)
     try:
-        return kind.from_url(where.url, **pool_options, retry=retry)
+        return of_server.from_url(where.url, **options)
     except (ValueError, TypeError):
         raise unusable_url_error() from None
 
@@ -354,63 +347,35 @@ class ClusterClients(Generic[ClientT]):
             raise
 
 
-class QueueNodes(ABC):
-    """Runs commands where their keys are. All methods may raise RedisError."""
+class SingleNode:
+    """One server, or whichever is the primary now that sentinels watch.
 
-    reads_together: bool
-    """Whether one command may read several shards."""
-
-    @abstractmethod
-    def run(self, key: str, command: Callable[[redis.Redis], ResultT]) -> ResultT:
-        """The command's answer from the server that holds the key."""
-
-    @abstractmethod
-    def primaries(self) -> Sequence[redis.Redis]:
-        """Every server that takes entries."""
-
-    @abstractmethod
-    def close(self) -> None:
-        """Free the connections."""
-
-
-def open_nodes(url: str, *, max_connections: int = MAX_CONNECTIONS) -> QueueNodes:
-    """The servers that a URL names; nothing is connected yet.
-
-    Raises:
-        StartUpFailed: the URL cannot be used.
+    All methods may raise RedisError. One command may read several shards (`reads_together`).
     """
-    where = parse_queue_url(url)
-    if where.kind == "cluster":
-        return ClusterNodes(where, max_connections)
-    return SingleNode(connect(where, max_connections=max_connections))
-
-
-class SingleNode(QueueNodes):
-    """One server, or whichever is the primary now that sentinels watch."""
 
     reads_together = True
 
     def __init__(self, client: redis.Redis) -> None:
         self._client = client
 
-    @override
     def run(self, key: str, command: Callable[[redis.Redis], ResultT]) -> ResultT:
+        """The command's answer from the server that holds the key."""
         pool = self._client.connection_pool
         if isinstance(pool, SentinelPool):
             pool.follow()
         return command(self._client)
 
-    @override
     def primaries(self) -> Sequence[redis.Redis]:
+        """Every server that takes entries."""
         return [self._client]
 
-    @override
     def close(self) -> None:
+        """Free the connections."""
         close(self._client)
 
 
-class ClusterNodes(QueueNodes):
-    """The primaries of a cluster."""
+class ClusterNodes:
+    """The same for the primaries of a cluster: each command goes where its key is."""
 
     reads_together = False
 
@@ -419,8 +384,8 @@ class ClusterNodes(QueueNodes):
             where, lambda node: connect(node, max_connections=max_connections)
         )
 
-    @override
     def run(self, key: str, command: Callable[[redis.Redis], ResultT]) -> ResultT:
+        """The command's answer from the server that holds the key."""
         self._find()
         address = self._cluster.slots.primary_of(key)
         try:
@@ -429,8 +394,8 @@ class ClusterNodes(QueueNodes):
         except MovedError as error:
             return command(self._cluster.client_after_move(key, error, address))
 
-    @override
     def primaries(self) -> Sequence[redis.Redis]:
+        """Every server that takes entries."""
         self._find()
         return self._cluster.primaries()
 
@@ -449,71 +414,39 @@ class ClusterNodes(QueueNodes):
                 return
         raise last or ClusterDownError("the cluster names no node")
 
-    @override
     def close(self) -> None:
+        """Free the connections."""
         for client in self._cluster.remove_all():
             close(client)
 
 
-class AsyncQueueNodes(ABC):
-    """Runs commands where their keys are. All methods may raise RedisError."""
-
-    @abstractmethod
-    async def run(self, key: str, command: Callable[[Redis], Awaitable[ResultT]]) -> ResultT:
-        """The command's answer from the server that holds the key."""
-
-    @abstractmethod
-    async def home(self, key: str) -> str:
-        """A name of the server that holds the key; two keys with one name share its memory."""
-
-    @abstractmethod
-    async def primaries(self) -> Sequence[Redis]:
-        """Every server that takes entries."""
-
-    @abstractmethod
-    async def close(self) -> None:
-        """Free the connections; a further command makes new ones."""
-
-
-def open_async_nodes(url: str, *, max_connections: int = MAX_CONNECTIONS) -> AsyncQueueNodes:
-    """The servers that a URL names; nothing is connected yet.
-
-    Raises:
-        StartUpFailed: the URL cannot be used.
-    """
-    where = parse_queue_url(url)
-    if where.kind == "cluster":
-        return AsyncClusterNodes(where, max_connections)
-    return AsyncSingleNode(connect_async(where, max_connections=max_connections))
-
-
-class AsyncSingleNode(AsyncQueueNodes):
-    """One server, or whichever is the primary now that sentinels watch."""
+class AsyncSingleNode:
+    """The same as `SingleNode` for an event loop."""
 
     def __init__(self, client: Redis) -> None:
         self._client = client
 
-    @override
     async def run(self, key: str, command: Callable[[Redis], Awaitable[ResultT]]) -> ResultT:
+        """The command's answer from the server that holds the key."""
         pool = self._client.connection_pool
         if isinstance(pool, AsyncSentinelPool):
             pool.follow()
         return await command(self._client)
 
-    @override
     async def home(self, key: str) -> str:
+        """A name of the server that holds the key; two keys with one name share its memory."""
         return ""
 
-    @override
     async def primaries(self) -> Sequence[Redis]:
+        """Every server that takes entries."""
         return [self._client]
 
-    @override
     async def close(self) -> None:
+        """Free the connections; a further command makes new ones."""
         await close_async(self._client)
 
 
-class AsyncClusterNodes(AsyncQueueNodes):
+class AsyncClusterNodes:
     """The same as `ClusterNodes` for an event loop."""
 
     def __init__(self, where: QueueUrl, max_connections: int) -> None:
@@ -521,8 +454,8 @@ class AsyncClusterNodes(AsyncQueueNodes):
             where, lambda node: connect_async(node, max_connections=max_connections)
         )
 
-    @override
     async def run(self, key: str, command: Callable[[Redis], Awaitable[ResultT]]) -> ResultT:
+        """The command's answer from the server that holds the key."""
         await self._find()
         address = self._cluster.slots.primary_of(key)
         try:
@@ -531,14 +464,14 @@ class AsyncClusterNodes(AsyncQueueNodes):
         except MovedError as error:
             return await command(self._cluster.client_after_move(key, error, address))
 
-    @override
     async def home(self, key: str) -> str:
+        """A name of the server that holds the key; two keys with one name share its memory."""
         await self._find()
         host, port = self._cluster.slots.primary_of(key)
         return f"{host}:{port}"
 
-    @override
     async def primaries(self) -> Sequence[Redis]:
+        """Every server that takes entries."""
         await self._find()
         return self._cluster.primaries()
 
@@ -557,7 +490,33 @@ class AsyncClusterNodes(AsyncQueueNodes):
                 return
         raise last or ClusterDownError("the cluster names no node")
 
-    @override
     async def close(self) -> None:
+        """Free the connections; a further command makes new ones."""
         for client in self._cluster.remove_all():
             await close_async(client)
+
+
+def open_nodes(url: str, *, max_connections: int = MAX_CONNECTIONS) -> SingleNode | ClusterNodes:
+    """The servers that a URL names; nothing is connected yet.
+
+    Raises:
+        StartUpFailed: the URL cannot be used.
+    """
+    where = parse_queue_url(url)
+    if where.kind == "cluster":
+        return ClusterNodes(where, max_connections)
+    return SingleNode(connect(where, max_connections=max_connections))
+
+
+def open_async_nodes(
+    url: str, *, max_connections: int = MAX_CONNECTIONS
+) -> AsyncSingleNode | AsyncClusterNodes:
+    """The servers that a URL names; nothing is connected yet.
+
+    Raises:
+        StartUpFailed: the URL cannot be used.
+    """
+    where = parse_queue_url(url)
+    if where.kind == "cluster":
+        return AsyncClusterNodes(where, max_connections)
+    return AsyncSingleNode(connect_async(where, max_connections=max_connections))

@@ -456,7 +456,8 @@ class RedisReader(QueueReader):
             [shard], lambda client: claim_idle_entries(client, key, consumer, idle_ms)
         )
         self._run(key, _script(FORGET_CONSUMERS_SCRIPT, key, GROUP, consumer, idle_ms))
-        self._look_at_servers()
+        with translated():
+            self._watch.compare(self._nodes.primaries)
         if claimed.lost_ids:
             self.lost_entries += len(claimed.lost_ids)
             log.error("entries deleted before they were done", shard=shard, ids=claimed.lost_ids)
@@ -464,10 +465,6 @@ class RedisReader(QueueReader):
             _entry(shard, entry_id, fields, deliveries)
             for entry_id, fields, deliveries in claimed.entries
         ]
-
-    def _look_at_servers(self) -> None:
-        with translated():
-            self._watch.compare(self._nodes.primaries)
 
     @override
     def done(self, shard: int, entry_ids: Sequence[str]) -> None:
@@ -528,16 +525,14 @@ class RedisReader(QueueReader):
         key = stream_key(shard)
         try:
             # From 0: what was appended before is read, too.
-            self._nodes.run(key, lambda client: _make_group(client, key))
+            self._nodes.run(
+                key, lambda client: client.xgroup_create(key, GROUP, id="0", mkstream=True)
+            )
         except ResponseError as error:
             if not str(error).startswith("BUSYGROUP"):
                 raise
         else:
             self._watch.created_group(shard)
-
-
-def _make_group(client: redis.Redis, key: str) -> None:
-    client.xgroup_create(key, GROUP, id="0", mkstream=True)
 
 
 def _script(script: str, key: str, *arguments: Any) -> Callable[[redis.Redis], Any]:

@@ -1,6 +1,6 @@
 """Durability settings of the queue's servers; detection of restarts and data loss."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import redis
@@ -73,24 +73,18 @@ def _version_weakness(server: Any) -> tuple[str, ...]:
 
 
 def _weaknesses(config: Any) -> tuple[str, ...]:
-    return (*_durability_weaknesses(config), *_memory_weaknesses(config))
-
-
-def _durability_weaknesses(config: Mapping[str, str]) -> Iterable[str]:
-    for name, (required, otherwise) in REQUIRED_SETTINGS.items():
-        if (found := config.get(name)) != required:
-            yield (
-                f"the event queue has '{name} {found}', so {otherwise}: "
-                f"put '{name} {required}' into the server's configuration"
-            )
-
-
-def _memory_weaknesses(config: Mapping[str, str]) -> Iterable[str]:
+    found = [
+        f"the event queue has '{name} {config.get(name)}', so {otherwise}: "
+        f"put '{name} {required}' into the server's configuration"
+        for name, (required, otherwise) in REQUIRED_SETTINGS.items()
+        if config.get(name) != required
+    ]
     if int(config.get("maxmemory") or 0) == 0:
-        yield (
+        found.append(
             "the event queue has 'maxmemory 0', so the system would end it when memory is full: "
             "put 'maxmemory 1gb' into the server's configuration, or what the machine has for it"
         )
+    return tuple(found)
 
 
 log = structlog.get_logger()

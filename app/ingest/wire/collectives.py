@@ -12,7 +12,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from app.errors import InvalidRequest, PacelineError, TooLarge
+from app.errors import InvalidRequest, TooLarge
 from app.ingest.batch import (
     GROUP_COLUMNS,
     LAST_START_NS,
@@ -311,12 +311,8 @@ def _decoded(decoder: Any, raw: msgspec.Raw) -> Any:
     try:
         return decoder.decode(raw)
     except UNDECODABLE as error:
-        raise _decode_error(error) from error
-
-
-def _decode_error(error: Exception) -> PacelineError:
-    reason = str(error) if "`$" in str(error) else f"{error} - at `$`"
-    return format_error(reason.replace("`$", "`$.collectives"))
+        reason = str(error) if "`$" in str(error) else f"{error} - at `$`"
+        raise format_error(reason.replace("`$", "`$.collectives")) from error
 
 
 def _groups(wire: _GroupsHeader) -> tuple[RankGroup, ...]:

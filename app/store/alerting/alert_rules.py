@@ -7,6 +7,7 @@ import structlog
 from sqlalchemy import Connection, select, update
 
 from app.alerts.rule import Rule
+from app.alerts.rules.rule_in import MAX_RULES
 from app.errors import InvalidRequest
 from app.store.alerting.alerts import rules_of
 from app.store.alerting.tables import alert_rules
@@ -16,7 +17,6 @@ from app.trace.job import CANARY_PROJECT
 
 log = structlog.get_logger()
 
-MAX_RULES = 200
 MAX_TEXT_CHARS = 256 << 10
 _RULES = alert_rules
 
@@ -26,12 +26,13 @@ class RuleSet:
     """A project's rules; None if it has the service's rules.
 
     `version` grows with every change and is 0 for a project that never had rules; `updated_s` is
-    when rules were last set.
+    when rules were last set. `text` is their source, with comments; None where there is none.
     """
 
     version: int
     rules: list[Rule] | None
     updated_s: float | None = None
+    text: str | None = None
 
 
 def load(conn: Connection, project: str, *, for_update: bool = False) -> RuleSet:
@@ -41,7 +42,7 @@ def load(conn: Connection, project: str, *, for_update: bool = False) -> RuleSet
     if row is None:
         return RuleSet(0, None)
     rules = None if row.rules is None else rules_of(row.rules)
-    return RuleSet(row.version, rules, row.updated_s)
+    return RuleSet(row.version, rules, row.updated_s, row.text)
 
 
 def load_or_default(conn: Connection, project: str, default: Sequence[Rule]) -> Sequence[Rule]:
@@ -64,13 +65,6 @@ def versions(conn: Connection) -> dict[str, int]:
     """Version of the rules of each project that ever had its own."""
     rows = conn.execute(select(_RULES.c.project, _RULES.c.version))
     return {row.project: row.version for row in rows}
-
-
-def text(conn: Connection, project: str) -> str | None:
-    """The rules' source text, with comments; None if the project has none."""
-    query = select(_RULES.c.text).where(_RULES.c.project == project)
-    found: str | None = conn.execute(query).scalar_one_or_none()
-    return found
 
 
 def replace_all(

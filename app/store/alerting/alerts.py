@@ -6,7 +6,8 @@ as the row is older than the field.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import fields
+from operator import attrgetter
 from typing import Annotated, Any, TypeVar
 
 import msgspec
@@ -70,9 +71,20 @@ def save(conn: Connection, states: Sequence[AlertState]) -> None:
     }
     statement = statement.on_conflict_do_update(index_elements=["fingerprint"], set_=changed)
     # In one order, so that concurrent calls do not deadlock.
-    ordered = sorted(states, key=_fingerprint)
+    ordered = sorted(states, key=attrgetter("fingerprint"))
     for some in chunks(ordered):
-        conn.execute(statement, [_alert_row(each) for each in some])
+        rows = [
+            row_of(
+                state,
+                _ALERT_COLUMNS,
+                subject=clipped(state.subject, MAX_SUBJECT),
+                labels=clipped_labels(state.labels),
+                runbook_url=clipped_or_none(state.runbook_url, MAX_URL),
+                detail=detail_json(state.detail),
+            )
+            for state in some
+        ]
+        conn.execute(statement, rows)
 
 
 def remove(conn: Connection, fingerprints: Sequence[str]) -> None:
@@ -197,21 +209,6 @@ def num_notes(conn: Connection, fingerprint: str, *, since_s: float) -> int:
     return int(conn.execute(query).scalar_one())
 
 
-def _fingerprint(state: AlertState) -> str:
-    return state.fingerprint
-
-
-def _alert_row(state: AlertState) -> dict[str, object]:
-    return row_of(
-        state,
-        _ALERT_COLUMNS,
-        subject=clipped(state.subject, MAX_SUBJECT),
-        labels=clipped_labels(state.labels),
-        runbook_url=clipped_or_none(state.runbook_url, MAX_URL),
-        detail=detail_json(state.detail),
-    )
-
-
 def _alert_state(row: Row[Any]) -> AlertState:
     return AlertState(**{**row._mapping, "detail": detail_of(row.detail)})
 
@@ -220,15 +217,6 @@ MAX_REASON = 500
 _EVENT_COLUMNS = tuple(alert_events.c[each.name] for each in fields(AlertEvent))
 # Transitions that people want to see: not the pending phase.
 _FIRING_OR_RESOLVED: tuple[AlertEventKind, ...] = ("firing", "resolved")
-
-
-@dataclass(frozen=True, slots=True)
-class EventFilter:
-    """Transitions of these kinds (empty: any), of jobs whose id has the text, unresolved only."""
-
-    kinds: Collection[AlertEventKind] = ()
-    text: str = ""
-    is_open: bool = False
 
 
 def add_event(conn: Connection, event: AlertEvent) -> int:
@@ -251,11 +239,16 @@ def event_page(
     *,
     project: str = DEFAULT_PROJECT,
     job_id: str | None = None,
-    wanted: EventFilter | None = None,
+    kinds: Collection[AlertEventKind] = (),
+    text: str = "",
+    is_open: bool = False,
     cursor: str | None = None,
     limit: int = 100,
 ) -> tuple[list[AlertEvent], str | None]:
     """Transitions of a project's jobs or of one job, newest first, and the next page's cursor.
+
+    Only those of these kinds (empty: any), of jobs whose id has the text, and, if `is_open`, to
+    firing of alerts that have not been resolved since.
 
     Raises:
         JobNotFound: a job is named that never registered.
@@ -265,7 +258,12 @@ def event_page(
         query = query.where(alert_events.c.job_id == job_id)
     else:
         query = query.where(owns(project, alert_events.c.job_id))
-    query = query.where(*_event_conditions(wanted or EventFilter(), project))
+    if kinds:
+        query = query.where(alert_events.c.kind.in_(sorted(kinds)))
+    if text:
+        query = query.where(job_id_contains(project, alert_events.c.job_id, text))
+    if is_open:
+        query = query.where(alert_events.c.kind == "firing", ~_has_later_event())
     if cursor is not None:
         query = query.where(alert_events.c.event_id < from_cursor(cursor, tuple[Int64])[0])
     rows, more = split_page(_read_events(conn, query), limit)
@@ -337,17 +335,6 @@ def firings_of_job(conn: Connection, job_id: str, *, limit: int) -> list[AlertEv
 
 def _newest_events(limit: int) -> Select[Any]:
     return select(*_EVENT_COLUMNS).order_by(alert_events.c.event_id.desc()).limit(limit)
-
-
-def _event_conditions(wanted: EventFilter, project: str) -> list[ColumnElement[bool]]:
-    found: list[ColumnElement[bool]] = []
-    if wanted.kinds:
-        found.append(alert_events.c.kind.in_(sorted(wanted.kinds)))
-    if wanted.text:
-        found.append(job_id_contains(project, alert_events.c.job_id, wanted.text))
-    if wanted.is_open:
-        found += [alert_events.c.kind == "firing", ~_has_later_event()]
-    return found
 
 
 def _has_later_event() -> ColumnElement[bool]:

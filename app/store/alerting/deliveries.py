@@ -1,7 +1,7 @@
 """Deliveries for people to read: the state of each message, and every attempt to send it."""
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal
 
 from sqlalchemy import ColumnElement, Connection, Select, String, cast, delete, func, or_, select
@@ -79,12 +79,9 @@ def page(
     Filtered by state, receiver, alert and job, if given.
     """
     query = _records(project)
-    if state is not None:
-        query = query.where(outbox.c.state == state)
-    if endpoint_id is not None:
-        query = query.where(outbox.c.endpoint_id == endpoint_id)
-    if job_id is not None:
-        query = query.where(outbox.c.job_id == job_id)
+    wanted = {"state": state, "endpoint_id": endpoint_id, "job_id": job_id}
+    given = {name: value for name, value in wanted.items() if value is not None}
+    query = query.where(*(outbox.c[name] == value for name, value in given.items()))
     if fingerprint is not None:
         query = query.where(*_lists_alert(fingerprint))
     if cursor is not None:
@@ -179,16 +176,8 @@ def add_attempt(
     detail: str,
 ) -> None:
     """Save the result of one attempt."""
-    conn.execute(
-        _ATTEMPTS.insert().values(
-            delivery_id=delivery_id,
-            attempt=attempt,
-            at_s=at_s,
-            took_s=took_s,
-            status=status,
-            detail=clipped(detail, MAX_DETAIL),
-        )
-    )
+    made = DeliveryAttempt(attempt, at_s, took_s, status, clipped(detail, MAX_DETAIL))
+    conn.execute(_ATTEMPTS.insert().values(delivery_id=delivery_id, **asdict(made)))
 
 
 def attempts_of(conn: Connection, project: str, delivery_id: str) -> list[DeliveryAttempt]:

@@ -46,8 +46,7 @@ from sqlalchemy import (
 from sqlalchemy.dialects.postgresql import JSONB
 
 from app.alerts.notice import Message, NoticeKind
-from app.alerts.receiver import FORMATS_WITH_ONE_INCIDENT
-from app.alerts.retry import LONGEST_DELAY_S, PROBE_EVERY_S
+from app.alerts.receiver import FORMATS_WITH_ONE_INCIDENT, LONGEST_DELAY_S, PROBE_EVERY_S
 from app.errors import Conflict
 from app.store import runs
 from app.store.alerting import deliveries
@@ -284,7 +283,10 @@ def _choose(
     probed = update(endpoints).where(endpoints.c.endpoint_id.in_(receiver_ids))
     probed = probed.where(endpoints.c.probe_at_s.is_not(None))
     conn.execute(probed.values(probe_at_s=now_s + PROBE_EVERY_S))
-    return _lock_free(conn, [row.seq for row in chosen], now_s)
+    # Without those that others have locked.
+    seqs = [row.seq for row in chosen]
+    mine = select(outbox.c.seq).where(outbox.c.seq.in_(seqs), _is_claimable(now_s))
+    return list(conn.execute(mine.with_for_update(skip_locked=True)).scalars())
 
 
 def _fail_undeliverable(conn: Connection, *, now_s: float) -> None:
@@ -398,12 +400,6 @@ def _turn_order(rows: Sequence[Any], busy: Counter[str]) -> tuple[int, float, in
     return busy[first.project], first.next_at_s, first.seq, first.project
 
 
-def _lock_free(conn: Connection, seqs: Sequence[int], now_s: float) -> list[int]:
-    """Lock these deliveries, without those that others have locked."""
-    mine = select(outbox.c.seq).where(outbox.c.seq.in_(seqs), _is_claimable(now_s))
-    return list(conn.execute(mine.with_for_update(skip_locked=True)).scalars())
-
-
 MAX_LEASE_S = 120.0
 
 
@@ -470,7 +466,9 @@ def _waits_for_another(conn: Connection) -> ColumnElement[bool]:
     query = query.where(before.c.job_id == outbox.c.job_id, before.c.rule == outbox.c.rule)
     query = query.where(before.c.endpoint_id == outbox.c.endpoint_id, before.c.state == "due")
     shares = _have_common_text(conn, before.c.listed, outbox.c.fingerprints)
-    return query.where(or_(shares, outbox.c.endpoint_id.in_(_one_incident_receivers()))).exists()
+    has_incident = endpoints.c.format.in_(sorted(FORMATS_WITH_ONE_INCIDENT))
+    with_incident = select(endpoints.c.endpoint_id).where(has_incident)
+    return query.where(or_(shares, outbox.c.endpoint_id.in_(with_incident))).exists()
 
 
 def _drop_outdated(
@@ -564,11 +562,6 @@ def _update_idle(conn: Connection, seqs: Sequence[int], *, now_s: float, **value
     return conn.execute(update(outbox).where(outbox.c.seq.in_(locked)).values(values)).rowcount
 
 
-def _one_incident_receivers() -> Any:
-    is_one = endpoints.c.format.in_(sorted(FORMATS_WITH_ONE_INCIDENT))
-    return select(endpoints.c.endpoint_id).where(is_one)
-
-
 def _have_common_text(conn: Connection, one: Any, other: Any) -> ColumnElement[bool]:
     """Whether two columns with lists of texts have a text in common."""
     a, b = _elements(conn, one).alias("a"), _elements(conn, other).alias("b")
@@ -589,23 +582,17 @@ def _check_replay(conn: Connection, record: DeliveryRecord) -> None:
     endpoint = conn.execute(query).one_or_none()
     if endpoint is None or not endpoint.is_enabled:
         raise Conflict("its receiver is disabled or was removed: enable it first")
-    why_not = _replay_refusal(conn, record, keeps_one=endpoint.format in FORMATS_WITH_ONE_INCIDENT)
-    if why_not is not None:
-        raise Conflict(why_not)
-
-
-def _replay_refusal(conn: Connection, record: DeliveryRecord, *, keeps_one: bool) -> str | None:
+    keeps_one = endpoint.format in FORMATS_WITH_ONE_INCIDENT
     if record.kind == "test":
-        return "it is a test, about no alert: send a new one"
+        raise Conflict("it is a test, about no alert: send a new one")
     if record.kind in ("firing", "refresh") and not _firing_alerts(conn, record, of_group=False):
-        return "none of its alerts is firing: sent again, it would open them anew"
+        raise Conflict("none of its alerts is firing: sent again, it would open them anew")
     if record.kind == "resolved" and _firing_alerts(conn, record, of_group=keeps_one):
-        return "an alert that it resolves is firing: sent again, it would close it"
-    if record.kind == "acknowledged" and not _are_acknowledged(
-        _firing_alerts(conn, record, of_group=True)
-    ):
-        return "not all firing alerts are acknowledged: sent again, it would hush them"
-    return None
+        raise Conflict("an alert that it resolves is firing: sent again, it would close it")
+    if record.kind == "acknowledged":
+        firing = _firing_alerts(conn, record, of_group=True)
+        if not firing or any(alert.acked_at_s is None for alert in firing):
+            raise Conflict("not all firing alerts are acknowledged: sent again, it would hush them")
 
 
 def _firing_alerts(conn: Connection, record: DeliveryRecord, *, of_group: bool) -> Sequence[Any]:
@@ -616,7 +603,3 @@ def _firing_alerts(conn: Connection, record: DeliveryRecord, *, of_group: bool) 
         mine = select(outbox.c.fingerprints).where(outbox.c.delivery_id == record.delivery_id)
         query = query.where(alerts.c.fingerprint.in_(conn.execute(mine).scalar_one()))
     return conn.execute(query).all()
-
-
-def _are_acknowledged(firing: Sequence[Any]) -> bool:
-    return bool(firing) and all(alert.acked_at_s is not None for alert in firing)

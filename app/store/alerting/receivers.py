@@ -14,9 +14,8 @@ from sqlalchemy import Connection, delete, func, not_, or_, select
 from sqlalchemy import update as update_rows
 
 from app.alerts.formats.registry import knows_each_alert
-from app.alerts.receiver import SETTINGS_RECEIVER_ID, Receiver, public_address
-from app.alerts.retry import next_probe_s
-from app.errors import Conflict, InvalidRequest, ReceiverNotFound, SecretsLocked
+from app.alerts.receiver import SETTINGS_RECEIVER_ID, Receiver, next_probe_s, public_address
+from app.errors import Conflict, ReceiverNotFound, SecretsLocked
 from app.store.alerting.alerts import MAX_URL, check_matchers, matchers_of, row_of
 from app.store.alerting.deliveries import MAX_DETAIL
 from app.store.alerting.tables import endpoints
@@ -54,7 +53,7 @@ def add(conn: Connection, receiver: Receiver) -> None:
     """Add the receiver.
 
     Raises:
-        InvalidRequest: a text is too long, or there are too many secrets, headers or matchers.
+        InvalidRequest: a text is too long, or there are too many matchers.
         Conflict: the project has the maximum number of receivers, or of this format.
         SecretsLocked: there is no key to encrypt its secrets with.
     """
@@ -125,9 +124,10 @@ def of_alerts(conn: Connection, project: str) -> list[Receiver]:
 
 
 def _public_receivers(conn: Connection, condition: Any) -> list[Receiver]:
-    query = select(*_PUBLIC_COLUMNS, endpoints.c.sealed).where(condition)
+    query = select(*_COLUMNS).where(condition)
     rows = conn.execute(query.order_by(endpoints.c.endpoint_id))
-    return [_public_receiver(conn, row) for row in rows]
+    keys = keys_of(conn)
+    return [Receiver(**_public_values(row), locked=keys.why_locked(row.sealed)) for row in rows]
 
 
 def all_enabled(conn: Connection) -> list[Receiver]:
@@ -267,9 +267,7 @@ def _is_visible_to(project: str) -> Any:
 
 
 MAX_NAME = 100
-MAX_SECRETS = 2  # the old and the new one during a rotation
 MAX_SECRET_CHARS = 512
-MAX_HEADERS = 16
 MAX_HEADER_CHARS = 1024
 
 _NOT_COLUMNS = ("secrets", "headers", "locked")
@@ -328,7 +326,7 @@ def _row_of(conn: Connection, receiver: Receiver) -> dict[str, object]:
     """The row without its health.
 
     Raises:
-        InvalidRequest: a text is too long, or there are too many secrets, headers or matchers.
+        InvalidRequest: a text is too long, or there are too many matchers.
         SecretsLocked: there is no key.
     """
     _check_limits(receiver)
@@ -339,9 +337,6 @@ def _check_limits(receiver: Receiver) -> None:
     check_matchers(receiver.matchers)
     checked_text("name", receiver.name, MAX_NAME)
     checked_text("url", receiver.url, MAX_URL)
-    if len(receiver.secrets) > MAX_SECRETS or len(receiver.headers) > MAX_HEADERS:
-        most = f"{MAX_SECRETS} secrets and {MAX_HEADERS} headers"
-        raise InvalidRequest(f"a receiver has at most {most}")
     for secret in receiver.secrets:
         checked_text("secret", secret, MAX_SECRET_CHARS)
     for pair in receiver.headers.items():
@@ -351,8 +346,7 @@ def _check_limits(receiver: Receiver) -> None:
 
 def _receiver_of(conn: Connection, row: Any) -> Receiver:
     """The receiver in a row of `_COLUMNS`, with its secrets; locked where they cannot be read."""
-    values = {column.name: getattr(row, column.name) for column in _PUBLIC_COLUMNS}
-    values["matchers"] = matchers_of(row.matchers)
+    values = _public_values(row)
     try:
         plain = keys_of(conn).open(row.sealed, _place(row.endpoint_id))
     except SecretsLocked as error:
@@ -362,12 +356,11 @@ def _receiver_of(conn: Connection, row: Any) -> Receiver:
     return Receiver(**values | found)
 
 
-def _public_receiver(conn: Connection, row: Any) -> Receiver:
-    """The receiver in a row of `_PUBLIC_COLUMNS` and `sealed`, without opening that."""
+def _public_values(row: Any) -> dict[str, Any]:
+    """What a row of `_COLUMNS` says without being opened; `url` has no secret."""
     values = {column.name: getattr(row, column.name) for column in _PUBLIC_COLUMNS}
-    values["matchers"] = matchers_of(row.matchers)
-    values["url"] = public_address(row.format, row.url)
-    return Receiver(**values, locked=keys_of(conn).why_locked(row.sealed))
+    url = public_address(row.format, row.url)
+    return values | {"matchers": matchers_of(row.matchers), "url": url}
 
 
 MAX_RECEIVERS = 50

@@ -174,7 +174,9 @@ def consumer_lines(conn: Connection, *, now_s: float) -> list[ConsumerLine]:
     rows = conn.execute(select(consumers).order_by(consumers.c.lease_until_s.desc())).all()
     by_label: dict[str, list[Any]] = {}
     for row in rows:
-        by_label.setdefault(_label_of(row.owner), []).append(row)
+        # Without the token of its process; all of it where it has none.
+        label = row.owner.rpartition("/")[0] or row.owner
+        by_label.setdefault(label, []).append(row)
     found = []
     for label, of_label in sorted(by_label.items()):
         alive = [row for row in of_label if row.lease_until_s >= now_s]
@@ -187,8 +189,3 @@ def consumer_lines(conn: Connection, *, now_s: float) -> list[ConsumerLine]:
 
 
 _TOKEN_SHOWN = 6
-
-
-def _label_of(owner: str) -> str:
-    """The name of a consumer without the token of its process; all of it where it has none."""
-    return owner.rpartition("/")[0] or owner

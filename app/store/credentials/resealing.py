@@ -4,7 +4,8 @@ In transactions of a few rows each, so that a service may be running. Of rows th
 nothing changes.
 """
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from sqlalchemy import Connection, Table, func, not_, select
@@ -17,7 +18,8 @@ from app.store.database import Store
 from app.store.tables import service_keys
 
 _ROWS_AT_ONCE = 50
-_TABLES = (endpoints, service_keys)
+# What seals a row anew, by its key; False if it cannot be opened.
+_RESEAL_ROW = {endpoints: receivers.reseal, service_keys: service_state.reseal_key}
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,19 +37,14 @@ class Resealed:
     done: int = 0
     locked: int = 0
 
-    def __add__(self, other: "Resealed") -> "Resealed":
-        return Resealed(self.done + other.done, self.locked + other.locked)
-
 
 def count(conn: Connection) -> SealedCounts:
     """How the stored secrets are sealed now."""
-    by_key: dict[str, int] = {}
-    locked = 0
-    for sealed in _all_sealed(conn):
-        name = sealing_key(sealed)
-        by_key[name] = by_key.get(name, 0) + 1
-        locked += keys_of(conn).why_locked(sealed) is not None
-    return SealedCounts(by_key, locked)
+    sealed = list(conn.execute(select(endpoints.c.sealed)).scalars())
+    for key in conn.execute(select(service_keys.c.key)).scalars():
+        sealed.append(key.decode(errors="replace"))  # a backup may have brought any bytes
+    locked = sum(keys_of(conn).why_locked(text) is not None for text in sealed)
+    return SealedCounts(Counter(map(sealing_key, sealed)), locked)
 
 
 def reseal(store: Store) -> Resealed:
@@ -56,30 +53,18 @@ def reseal(store: Store) -> Resealed:
     Raises:
         SecretsLocked: there is no key.
     """
-    total = Resealed()
-    for table in _TABLES:
-        after: str | None = ""
-        while after is not None:
+    done = num_rows = 0
+    for table, reseal_row in _RESEAL_ROW.items():
+        batch: Sequence[str] = [""]
+        while batch:
             with store.write() as conn:
-                after, result = _reseal_batch(conn, table, after)
-            total += result
-    return total
+                batch = _batch(conn, table, after=batch[-1])
+                done += sum(reseal_row(conn, key) for key in batch)
+            num_rows += len(batch)
+    return Resealed(done, num_rows - done)
 
 
-def _reseal_batch(conn: Connection, table: Table, after: str) -> tuple[str | None, Resealed]:
-    """Seal the next few rows; the last one's key, None if there was none."""
-    batch = list(_batch(conn, table, after))
-    done = sum(_reseal_row(conn, table, key) for key in batch)
-    return (batch[-1] if batch else None), Resealed(done, len(batch) - done)
-
-
-def _all_sealed(conn: Connection) -> Iterator[str]:
-    yield from conn.execute(select(endpoints.c.sealed)).scalars()
-    for key in conn.execute(select(service_keys.c.key)).scalars():
-        yield key.decode(errors="replace")  # a backup may have brought any bytes
-
-
-def _batch(conn: Connection, table: Table, after: str) -> Iterator[str]:
+def _batch(conn: Connection, table: Table, after: str) -> Sequence[str]:
     """The keys of the next rows that are not sealed with the newest key, locked."""
     prefix = f"v1.{keys_of(conn).required_id()}."
     (key,) = table.primary_key.columns
@@ -89,11 +74,4 @@ def _batch(conn: Connection, table: Table, after: str) -> Iterator[str]:
         begin = func.substr(service_keys.c.key, 1, len(prefix))
         is_old = begin != prefix.encode()
     query = select(key).where(key > after, is_old).order_by(key).limit(_ROWS_AT_ONCE)
-    yield from conn.execute(query.with_for_update()).scalars()
-
-
-def _reseal_row(conn: Connection, table: Table, key: str) -> bool:
-    """Seal one row; False if it cannot be opened."""
-    if table is service_keys:
-        return service_state.reseal_key(conn, key)
-    return receivers.reseal(conn, key)
+    return conn.execute(query.with_for_update()).scalars().all()

@@ -5,7 +5,7 @@ backup.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 from sqlalchemy import Connection, Select, delete, or_, select, update
@@ -40,21 +40,19 @@ class SessionRecord:
         return self.ended_s is None and now_s < self.expires_s
 
 
-_COLUMNS = tuple(sessions.c[each.name] for each in fields(SessionRecord))
+_COLUMNS = tuple(sessions.c[column.name] for column in fields(SessionRecord))
 
 
 def begin(conn: Connection, record: SessionRecord) -> None:
     """Add a session; removes old ones, and ends the token's oldest beyond `MAX_PER_TOKEN`."""
     now_s = record.created_s
     conn.execute(delete(sessions).where(sessions.c.expires_s < now_s - _FORGOTTEN_AFTER_S))
-    values = {each.name: getattr(record, each.name) for each in fields(SessionRecord)}
-    values["user_agent"] = clipped(record.user_agent, MAX_USER_AGENT)
-    conn.execute(sessions.insert().values(values))
+    clipped_agent = {"user_agent": clipped(record.user_agent, MAX_USER_AGENT)}
+    conn.execute(sessions.insert().values(asdict(record) | clipped_agent))
     mine = _good(now_s).where(sessions.c.token_id == record.token_id)
     mine = mine.order_by(sessions.c.created_s.desc(), sessions.c.session_id.desc())
     older = [row.session_id for row in conn.execute(mine.offset(MAX_PER_TOKEN))]
-    ended = update(sessions).where(sessions.c.session_id.in_(older))
-    conn.execute(ended.values(ended_s=now_s))
+    conn.execute(update(sessions).where(sessions.c.session_id.in_(older)).values(ended_s=now_s))
 
 
 def find(conn: Connection, session_id: str) -> SessionRecord | None:

@@ -5,16 +5,16 @@ The link's token is kept nowhere; only a digest of it is stored. The report is s
 
 import hashlib
 import secrets
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields
 from typing import Annotated, Any
 
 import msgspec
-from sqlalchemy import Connection, func, select, tuple_, update
+from sqlalchemy import Connection, func, select, update
 
 from app.errors import Conflict, ShareLinkNotFound, TooLarge
 from app.store.alerting.alerts import MAX_ACTOR
 from app.store.columns import clipped
-from app.store.database import from_cursor, split_page, to_cursor
+from app.store.database import ListOrder
 from app.store.tables import share_links
 
 # Of a project, neither expired nor revoked.
@@ -61,8 +61,8 @@ class NewShareLink:
 
 
 _TABLE = share_links
-_COLUMNS = tuple(_TABLE.c[each.name] for each in fields(ShareLink))
-_KEY = tuple_(_TABLE.c.created_s, _TABLE.c.share_id)
+_COLUMNS = tuple(_TABLE.c[field.name] for field in fields(ShareLink))
+_ORDER = ListOrder((_TABLE.c.created_s, _TABLE.c.share_id), tuple[float, _Id])
 
 
 def create(conn: Connection, wanted: NewShareLink, *, now_s: float) -> tuple[ShareLink, str]:
@@ -83,21 +83,16 @@ def create(conn: Connection, wanted: NewShareLink, *, now_s: float) -> tuple[Sha
     if number >= MAX_LINKS:
         raise Conflict(f"the project has {MAX_LINKS} share links, the maximum: revoke one first")
     token = secrets.token_urlsafe(_TOKEN_BYTES)
+    given = asdict(wanted) | {"author": clipped(wanted.author, MAX_ACTOR)}
+    del given["page"]
     made = ShareLink(
         share_id=secrets.token_hex(_ID_BYTES),
-        project=wanted.project,
-        job_id=wanted.job_id,
-        author=clipped(wanted.author, MAX_ACTOR),
         created_s=now_s,
-        expires_s=wanted.expires_s,
         revoked_s=None,
-        window_id=wanted.window_id,
-        first_step=wanted.first_step,
-        last_step=wanted.last_step,
         size_bytes=size_bytes,
+        **given,
     )
-    values = {column.name: getattr(made, column.name) for column in _COLUMNS}
-    conn.execute(_TABLE.insert().values(digest=_digest(token), page=wanted.page, **values))
+    conn.execute(_TABLE.insert().values(digest=_digest(token), page=wanted.page, **asdict(made)))
     return made, token
 
 
@@ -139,21 +134,16 @@ def page(
     query = select(*_COLUMNS).where(_TABLE.c.project == project)
     if job_id is not None:
         query = query.where(_TABLE.c.job_id == job_id)
-    if cursor is not None:
-        query = query.where(from_cursor(cursor, tuple[float, _Id]) > _KEY)
-    query = query.order_by(_TABLE.c.created_s.desc(), _TABLE.c.share_id.desc())
-    found = [ShareLink(*row) for row in conn.execute(query.limit(limit + 1))]
-    rows, more = split_page(found, limit)
-    return rows, to_cursor(rows[-1].created_s, rows[-1].share_id) if more else None
+    rows, more = _ORDER.page(conn, query, cursor, limit)
+    return [ShareLink(*row) for row in rows], more
 
 
 def revoke(conn: Connection, project: str, share_id: str, *, now_s: float) -> bool:
     """Revoke a link and delete its report; False if it was revoked already; raises as `get`."""
     get(conn, project, share_id)
     mine = (_TABLE.c.share_id == share_id, _TABLE.c.revoked_s.is_(None))
-    return bool(
-        conn.execute(update(_TABLE).where(*mine).values(revoked_s=now_s, page=None)).rowcount
-    )
+    revoked = update(_TABLE).where(*mine).values(revoked_s=now_s, page=None)
+    return bool(conn.execute(revoked).rowcount)
 
 
 def _is_good(now_s: float) -> tuple[Any, ...]:

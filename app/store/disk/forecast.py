@@ -1,21 +1,30 @@
 """How many days are left until the disk is full, by how it filled over the last week.
 
-Consumers save a sample every ten minutes, so that a restart forgets nothing. A straight line
-through the samples gives the growth; nothing is said before an hour of them, and of a disk that
-does not fill.
+A thread of each process records how full the disk is, and asks PostgreSQL for its space: every
+process keeps its own watch up to date, and of all, one saves a sample every ten minutes, so that a
+restart forgets nothing. A straight line through the samples gives the growth; nothing is said
+before an hour of them, and of a disk that does not fill.
 """
 
-from collections.abc import Sequence
+import threading
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
+import structlog
 from sqlalchemy import Connection, delete, func, select
 
+from app.errors import Unavailable
 from app.store.database import Store, insert_or_replace, now_s
+from app.store.disk.reusable import SpaceMeter
 from app.store.disk.usage import DiskUsage, DiskWatch
 from app.store.tables import disk_samples
 
+log = structlog.get_logger()
+
+RECORD_EVERY_S = 30.0
 SAMPLE_EVERY_S = 600.0
 KEPT_FOR_S = 7 * 86_400.0
 LEAST_SPAN_S = 3_600.0
@@ -79,7 +88,8 @@ def add_sample(store: Store, usage: DiskUsage) -> bool:
         StoreUnavailable: the database does not answer, or the disk is full.
     """
     with store.read() as conn:
-        if not _is_due(conn):
+        last_s, at_s = conn.scalar(select(func.max(disk_samples.c.at_s))), now_s(conn)
+        if last_s is not None and last_s <= at_s < last_s + SAMPLE_EVERY_S:
             return False
     with store.write() as conn:
         at_s = now_s(conn)
@@ -93,10 +103,51 @@ def add_sample(store: Store, usage: DiskUsage) -> bool:
 def read_samples(conn: Connection) -> list[DiskSample]:
     """All samples, the oldest first."""
     rows = conn.execute(select(disk_samples).order_by(disk_samples.c.at_s))
-    return [DiskSample(row.at_s, row.used_bytes) for row in rows]
+    return [DiskSample(*row) for row in rows]
 
 
-def _is_due(conn: Connection) -> bool:
-    last_s = conn.execute(select(func.max(disk_samples.c.at_s))).scalar()
-    at_s = now_s(conn)
-    return last_s is None or not last_s <= at_s < last_s + SAMPLE_EVERY_S
+class DiskRecorder:
+    """Measures until stopped, whatever fails meanwhile."""
+
+    def __init__(
+        self,
+        store: Store,
+        watch: DiskWatch,
+        *,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._store = store
+        self._watch = watch
+        self._meter = SpaceMeter(monotonic=monotonic)
+
+    def run(self, stop: threading.Event) -> None:
+        """Record every 30 s until `stop` is set."""
+        while True:
+            try:
+                self.record()
+            except Unavailable as error:
+                log.info("disk not recorded", reason=str(error))
+            except Exception:
+                # Whatever it is, the process has more important work.
+                log.exception("disk not recorded")
+            if stop.wait(RECORD_EVERY_S):
+                return
+
+    def record(self) -> None:
+        """Measure once; save a sample if one is due.
+
+        Raises:
+            StoreUnavailable: the database does not answer, or the disk is full.
+        """
+        disk_bytes = self._watch.database_disk_bytes
+        if disk_bytes is not None and not self._store.is_sqlite:
+            space = self._meter.read(self._store)
+            self._watch.note_database(space.size_bytes, space.reusable_bytes(disk_bytes))
+        if usage := self._watch.usage():
+            add_sample(self._store, usage)
+
+
+def start_recording(store: Store, watch: DiskWatch, stop: threading.Event) -> None:
+    """Record in a thread until `stop` is set."""
+    recorder = DiskRecorder(store, watch)
+    threading.Thread(target=recorder.run, args=(stop,), name="disk", daemon=True).start()

@@ -17,7 +17,7 @@ inside tables and indexes.
 """
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import structlog
@@ -51,8 +51,8 @@ class ToastTable:
     since the counters began; before, `dead_chunks` may be too few.
     """
 
-    table: str
-    columns: tuple[str, ...]
+    name: str
+    columns: Sequence[str]
     size_bytes: int
     dead_chunks: int
     inserted: int
@@ -127,42 +127,41 @@ class SpaceMeter:
             self._scan(store, toasts)
         return DatabaseSpace(
             size_bytes,
-            sum(each.size_bytes for each in toasts),
-            sum(self._free_bytes(each) for each in toasts),
+            sum(toast.size_bytes for toast in toasts),
+            sum(map(self._free_bytes, toasts)),
         )
 
     def _knows(self, toasts: list[ToastTable]) -> bool:
         """Whether all were scanned, since their counters began, or cannot be now."""
-        for each in toasts:
-            if each.is_vacuumed and each.table not in self._scans:
+        for toast in toasts:
+            if toast.is_vacuumed and toast.name not in self._scans:
                 return False
-            scan = self._scans.get(each.table)
-            if scan is not None and scan.live_now(each) is None:
+            scan = self._scans.get(toast.name)
+            if scan is not None and scan.live_now(toast) is None:
                 return False
         return True
 
     def _scan(self, store: Store, toasts: list[ToastTable]) -> None:
         begun_s = self._monotonic()
         scans: dict[str, _Scan | None] = {}
-        for each in toasts:
-            if not each.is_vacuumed:
+        for toast in toasts:
+            if not toast.is_vacuumed:
                 continue  # nothing would follow from it
-            scans[each.table] = None
+            scans[toast.name] = None
             try:
                 with store.read() as conn:
                     with_longer_limit(conn)
-                    live_chunks = _live_chunks(conn, each)
+                    live_chunks = _live_chunks(conn, toast)
+                scans[toast.name] = _Scan(live_chunks, toast.inserted, toast.deleted)
             except Unavailable as error:
-                log.warning("space inside a table not measured", table=each.table,
-                            reason=str(error))  # fmt: skip
-            else:
-                scans[each.table] = _Scan(live_chunks, each.inserted, each.deleted)
+                reason = str(error)
+                log.warning("space inside a table not measured", table=toast.name, reason=reason)
         self._scans = scans
         took_s = self._monotonic() - begun_s
         self._scan_at_s = begun_s + max(SCAN_EVERY_S, took_s / _MAX_SCAN_SHARE)
 
     def _free_bytes(self, toast: ToastTable) -> int:
-        scan = self._scans.get(toast.table)
+        scan = self._scans.get(toast.name)
         live_chunks = scan.live_now(toast) if scan is not None and toast.is_vacuumed else None
         if live_chunks is None:
             return 0
@@ -176,18 +175,7 @@ def read_toast_tables(conn: Connection) -> list[ToastTable]:
         text(_TOAST_TABLES),
         {"names": list(metadata.tables), "least": LEAST_BYTES, "page": str(_PAGE_BYTES)},
     )
-    return [
-        ToastTable(
-            table=row.name,
-            columns=tuple(row.columns),
-            size_bytes=row.size_bytes,
-            dead_chunks=row.dead,
-            inserted=row.inserted,
-            deleted=row.deleted,
-            is_vacuumed=row.is_vacuumed,
-        )
-        for row in found
-    ]
+    return [ToastTable(**row._mapping) for row in found]
 
 
 def _live_chunks(conn: Connection, toast: ToastTable) -> int:
@@ -198,7 +186,7 @@ def _live_chunks(conn: Connection, toast: ToastTable) -> int:
         for size in sizes
     )
     total = cast(func.coalesce(func.sum(sum(chunks)), 0), BigInteger)
-    return int(conn.execute(select(total).select_from(table(toast.table))).scalar_one())
+    return int(conn.execute(select(total).select_from(table(toast.name))).scalar_one())
 
 
 _TOAST_TABLES = """
@@ -207,7 +195,7 @@ _TOAST_TABLES = """
                  WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
                  AND a.attlen = -1 AND a.attstorage <> 'p') AS columns,
            pg_relation_size(t.oid) AS size_bytes,
-           pg_stat_get_dead_tuples(t.oid) AS dead,
+           pg_stat_get_dead_tuples(t.oid) AS dead_chunks,
            pg_stat_get_tuples_inserted(t.oid) AS inserted,
            pg_stat_get_tuples_deleted(t.oid) AS deleted,
            coalesce(pg_stat_get_last_vacuum_time(t.oid),

@@ -35,31 +35,25 @@ def read_table_sizes(store: Store) -> TableSizes:
             return _postgres(conn)
         total, free = (_pragma(conn, name) * _pragma(conn, "page_size")
                        for name in ("page_count", "freelist_count"))  # fmt: skip
-        if total <= COUNTED_UP_TO_BYTES and _has_dbstat(conn):
+        compiled = conn.exec_driver_sql("SELECT sqlite_compileoption_used('ENABLE_DBSTAT_VTAB')")
+        if compiled.scalar_one() and total <= COUNTED_UP_TO_BYTES:
             return TableSizes(total, _counted(conn))
         return TableSizes(total, _estimated(conn, total - free), are_estimates=True)
 
 
 def _postgres(conn: Connection) -> TableSizes:
     of_database = select(func.pg_database_size(func.current_database()))
-    names = list(metadata.tables)
     rows = conn.execute(
         text("SELECT relname, pg_total_relation_size(oid) FROM pg_class "
              "WHERE relnamespace = current_schema()::regnamespace AND relname = ANY(:names)"),
-        {"names": names},
+        {"names": list(metadata.tables)},
     )  # fmt: skip
-    return TableSizes(
-        conn.execute(of_database).scalar_one(), {name: int(number) for name, number in rows}
-    )
+    by_table = {name: int(number) for name, number in rows}
+    return TableSizes(conn.execute(of_database).scalar_one(), by_table)
 
 
 def _pragma(conn: Connection, name: str) -> int:
     return int(conn.exec_driver_sql(f"PRAGMA {name}").scalar_one())
-
-
-def _has_dbstat(conn: Connection) -> bool:
-    compiled = conn.exec_driver_sql("SELECT sqlite_compileoption_used('ENABLE_DBSTAT_VTAB')")
-    return bool(compiled.scalar_one())
 
 
 def _counted(conn: Connection) -> dict[str, int]:

@@ -3,7 +3,8 @@
 Every call is over within seconds, whether or not the storage answers.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import TYPE_CHECKING, Protocol
@@ -76,35 +77,30 @@ class S3Bucket:
 
     def put(self, name: str, data: bytes) -> None:
         """Store an object, over one of the same name."""
-        try:
+        with self._asked_to("store"):
             # As one request, whatever its size: parts that a crash leaves behind are paid for.
             self._store.put(name, data, use_multipart=False)
-        except self._failures as error:
-            raise self._unavailable("store", error) from error
 
     def get(self, name: str) -> bytes | None:
         """The object; None if there is none of this name."""
-        try:
+        with self._asked_to("read"), suppress(FileNotFoundError):
             return bytes(self._store.get(name).bytes())
-        except FileNotFoundError:
-            return None
-        except self._failures as error:
-            raise self._unavailable("read", error) from error
+        return None
 
     def delete(self, names: Sequence[str]) -> None:
         """Delete those of the objects that are there."""
-        try:
+        with self._asked_to("delete"), suppress(FileNotFoundError):
             self._store.delete(list(names))
-        except FileNotFoundError:
-            return
-        except self._failures as error:
-            raise self._unavailable("delete", error) from error
 
-    def _unavailable(self, what: str, error: Exception) -> ObjectStorageUnavailable:
-        where = f"bucket {self._address.bucket} at {self._address.endpoint or 'Amazon'}"
-        return ObjectStorageUnavailable(
-            f"object storage did not {what} an object ({where}): {_first_line(error)}"
-        )
+    @contextmanager
+    def _asked_to(self, what: str) -> Iterator[None]:
+        try:
+            yield
+        except self._failures as error:
+            where = f"bucket {self._address.bucket} at {self._address.endpoint or 'Amazon'}"
+            raise ObjectStorageUnavailable(
+                f"object storage did not {what} an object ({where}): {_first_line(error)}"
+            ) from error
 
 
 def _open(address: BucketAddress) -> "S3Store":

@@ -1,42 +1,36 @@
 """Operations of closed windows that move from the database into a bucket, and are read from there.
 
-A consumer commits them to the database, so that none waits for the bucket. Later they move, one
-window at a time: first a row says that there may be an object, then the object is stored, then the
-window's own copy goes. Whatever fails on the way, the operations are in one of both places, and no
-object is without a row. A row whose window is gone, revised or past retention is deleted after its
-object.
+A consumer commits them to the database, so that none waits for the bucket. Later they move, in a
+thread of its own, one window at a time: first a row says that there may be an object, then the
+object is stored, then the window's own copy goes. Whatever fails on the way, the operations are in
+one of both places, and no object is without a row. A row whose window is gone, revised or past
+retention is deleted after its object.
 
 An object keeps its name, and its row says which window has its operations: the one that it was
 moved from, until that becomes part of an hour or a day (app/store/shrinking/thinning.py).
 """
 
 import hashlib
+import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
-from sqlalchemy import ColumnElement, Row, Select, and_, delete, or_, select, update
+import structlog
+from sqlalchemy import ColumnElement, Row, Select, Table, and_, delete, or_, select, update
 
-from app.errors import Conflict
+from app.errors import Conflict, Unavailable
 from app.store import windows as stored_windows
-from app.store.database import Connection, Store, insert, now_s
+from app.store.database import Connection, Store, insert_or_replace, now_s, of_run, same_run
 from app.store.objects.bucket import Bucket
 from app.store.tables import window_objects, window_remainders, windows
+
+log = structlog.get_logger()
 
 # Longer than a move can take; then another process may try.
 _CLAIM_S = 600.0
 _MAX_DELETED = 500  # at once: a request takes 1000
 _KEY = ("job_id", "epoch", "first_step")
-
-
-class _Candidate(NamedTuple):
-    """A window whose operations are to move."""
-
-    job_id: str
-    epoch: int
-    first_step: int
-    revision: int
-    updated_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +56,7 @@ def find(conn: Connection, job_id: str, window_id: str) -> bytes | MovedOperatio
     of = window_objects.c
     # Of a joined window they are those of one of its parts: all begin inside it.
     inside = of.first_step.between(summary.first_step, summary.last_step)
-    query = select(window_objects).where(of.job_id == job_id, of.epoch == summary.epoch, inside)
+    query = select(window_objects).where(*of_run(window_objects, job_id, summary.epoch), inside)
     query = query.where(
         of.window_first_step == summary.first_step, of.window_revision == summary.revision
     )
@@ -106,17 +100,13 @@ def move_one(store: Store, bucket: Bucket, *, after_s: float) -> bool:
         found = conn.execute(_due(at_s, after_s)).first()
         if found is None:
             return False
-        candidate = _Candidate(*tuple(found)[:-1])
-        data: bytes = found.trace
-        _claim(conn, candidate, data, at_s)
-    bucket.put(_name(candidate), data)
+        _claim(conn, found, at_s)
+    bucket.put(_name(found), found.trace)
     with store.write() as conn:
-        is_same = [windows.c[name] == getattr(candidate, name) for name in (*_KEY, "revision")]
-        gone = conn.execute(update(windows).where(*is_same).values(trace=None))
-        if gone.rowcount:
-            conn.execute(
-                update(window_objects).where(*_same_object(candidate)).values(is_stored=True)
-            )
+        is_same = _is_same(windows, found)
+        if conn.execute(update(windows).where(*is_same).values(trace=None)).rowcount:
+            moved = update(window_objects).where(*_is_same(window_objects, found))
+            conn.execute(moved.values(is_stored=True))
     return True
 
 
@@ -132,7 +122,7 @@ def delete_some(store: Store, bucket: Bucket) -> int:
         bucket.delete([_name(row) for row in rows])
         with store.write() as conn:
             for row in rows:
-                conn.execute(delete(window_objects).where(*_same_object(row)))
+                conn.execute(delete(window_objects).where(*_is_same(window_objects, row)))
     return len(rows)
 
 
@@ -172,14 +162,14 @@ def _of_windows(job_id: str, epoch: int, first_steps: Sequence[int]) -> list[Col
     of = window_objects.c
     # An object whose move has not ended is none yet: the operations are in the database.
     is_there = (of.is_stored, ~of.is_removed, _has_window())
-    of_run = (of.job_id == job_id, of.epoch == epoch)
-    return [*of_run, of.window_first_step.in_(first_steps), *is_there]
+    mine = of_run(window_objects, job_id, epoch)
+    return [*mine, of.window_first_step.in_(first_steps), *is_there]
 
 
 def _has_window() -> ColumnElement[bool]:
     of, its = windows.c, window_objects.c
-    query = select(of.job_id).where(of.job_id == its.job_id, of.epoch == its.epoch)
-    query = query.where(of.first_step == its.window_first_step, of.revision == its.window_revision)
+    same = (of.first_step == its.window_first_step, of.revision == its.window_revision)
+    query = select(of.job_id).where(same_run(windows, window_objects), *same)
     return query.correlate(window_objects).exists()
 
 
@@ -198,20 +188,18 @@ def _due(at_s: float, after_s: float) -> Select[Any]:
     return query.order_by(of.updated_s).limit(1)
 
 
-def _claim(conn: Connection, candidate: _Candidate, data: bytes, at_s: float) -> None:
-    row = candidate._asdict() | {
-        "window_first_step": candidate.first_step,
-        "window_revision": candidate.revision,
-        "size_bytes": len(data),
-        "sha256": hashlib.sha256(data).hexdigest(),
+def _claim(conn: Connection, window: Row[Any], at_s: float) -> None:
+    its_own = {
+        "window_first_step": window.first_step,
+        "window_revision": window.revision,
+        "size_bytes": len(window.trace),
+        "sha256": hashlib.sha256(window.trace).hexdigest(),
         "is_stored": False,
         "claimed_s": at_s,
         "is_removed": False,
     }
-    statement = insert(conn, window_objects).values(row)
-    key = [window_objects.c[name] for name in (*_KEY, "revision")]
-    new = {name: statement.excluded[name] for name in row if name not in (*_KEY, "revision")}
-    conn.execute(statement.on_conflict_do_update(index_elements=key, set_=new))
+    same = {name: getattr(window, name) for name in (*_KEY, "revision", "updated_s")}
+    insert_or_replace(conn, window_objects, [same | its_own])
 
 
 def _is_unneeded(at_s: float) -> ColumnElement[bool]:
@@ -222,10 +210,59 @@ def _is_unneeded(at_s: float) -> ColumnElement[bool]:
     return or_(and_(its.is_removed, has_arrived), is_without_window)
 
 
-def _same_object(row: Row[Any] | _Candidate) -> list[ColumnElement[bool]]:
-    return [window_objects.c[name] == getattr(row, name) for name in (*_KEY, "revision")]
+def _is_same(table: Table, row: Row[Any]) -> list[ColumnElement[bool]]:
+    return [table.c[name] == getattr(row, name) for name in (*_KEY, "revision")]
 
 
-def _name(row: Row[Any] | _Candidate) -> str:
+def _name(row: Row[Any]) -> str:
     """The object's name; never from a column, which a restored backup might have from anybody."""
     return f"{row.job_id}/{row.epoch}-{row.first_step}-{row.revision}.pw"
+
+
+_CHECK_EVERY_S = 30.0
+_FIRST_PAUSE_S = 5.0
+_LONGEST_PAUSE_S = 300.0
+
+
+class Mover:
+    """Moves what is due and deletes what is not needed; of several, each a window at a time."""
+
+    def __init__(self, store: Store, bucket: Bucket, *, after_s: float) -> None:
+        self._store = store
+        self._bucket = bucket
+        self._after_s = after_s
+        self.num_failures = 0  # in a row
+
+    def run(self, stop: threading.Event) -> None:
+        """Move until `stop` is set."""
+        pause_s = _FIRST_PAUSE_S
+        while not stop.wait(pause_s):
+            pause_s = self.turn(stop)
+
+    def turn(self, stop: threading.Event) -> float:
+        """Move all that is due now; seconds until the next turn."""
+        moved = deleted = 0
+        try:
+            while not stop.is_set() and move_one(self._store, self._bucket, after_s=self._after_s):
+                moved += 1
+            while not stop.is_set() and (more := delete_some(self._store, self._bucket)):
+                deleted += more
+        except Unavailable as error:
+            return self._failed(str(error))
+        except Exception:
+            # An error must end neither the consumer nor this thread.
+            log.exception("moving operations failed")
+            return self._failed("")
+        if self.num_failures:
+            log.info("object storage answers again")
+        self.num_failures = 0
+        if moved or deleted:
+            log.info("operations moved to object storage", windows=moved, deleted=deleted)
+        return _CHECK_EVERY_S
+
+    def _failed(self, reason: str) -> float:
+        if not self.num_failures and reason:
+            log.warning("operations stay in the database", reason=reason)
+        self.num_failures += 1
+        pause_s: float = _FIRST_PAUSE_S * 2 ** min(self.num_failures - 1, 10)
+        return min(pause_s, _LONGEST_PAUSE_S)

@@ -1,6 +1,6 @@
 """What keeps the database small?
 
-Read `thinning.py` first (old windows), then `quota.py` (projects with too many); `file_size.py`
+Read `thinning.py` first (old windows); `dead_rows.py` frees the space of what went, `file_size.py`
 gives free pages back.
-Imported by: api, cli, consumer, store.
+Imported by: cli, consumer, store.
 """

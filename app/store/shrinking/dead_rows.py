@@ -39,7 +39,7 @@ def vacuum_tables(store: Store, is_stopped: Callable[[], bool] = _never) -> list
         return []
     with store.read() as conn:
         found = read_toast_tables(conn)
-    due = [each.table for each in found if each.dead_share >= DUE_FROM or not each.is_vacuumed]
+    due = [toast.name for toast in found if toast.dead_share >= DUE_FROM or not toast.is_vacuumed]
     done = []
     for name in due:
         if is_stopped():

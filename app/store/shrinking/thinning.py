@@ -33,14 +33,13 @@ from sqlalchemy import (
 
 from app.result.arrivals import MAX_RANKS
 from app.result.recent import RECENT_WINDOWS
-from app.result.step_counts import num_steps
 from app.result.stored import decode_result
 from app.result.thin import MAX_VALUES, recorded_part, thinned_result, thinned_steps
-from app.result.window_result import Resolution, WindowResult
+from app.result.window_result import Resolution, WindowResult, num_steps
 from app.store import windows as stored
 from app.store.alerting.tables import alert_events
 from app.store.columns import unpacked
-from app.store.database import Store, now_s
+from app.store.database import Store, insert_new, now_s, of_run
 from app.store.joint_windows import (
     ARRAYS_PER_RANK,
     ARRAYS_PER_WORKER,
@@ -152,22 +151,25 @@ def _thin_steps(store: Store, before_s: float, lock: Lock) -> Iterator[ThinnedWi
             by_project: dict[str, int] = defaultdict(int)
             for row in rows:
                 try:
-                    _replace_steps(conn, row, decode_result(unpacked(row.packed)), max_values=1)
+                    result = decode_result(unpacked(row.packed))
+                    window = (row.job_id, row.epoch, row.first_step, row.last_step)
+                    _replace_steps(conn, *window, result, max_values=1)
                 except _UNREADABLE:
                     # Its steps stay: a result that cannot be read must not stop the others.
                     log.exception("steps not thinned", job=row.job_id, first_step=row.first_step)
                 by_project[project_of(row.job_id)] += 1
-            keys = [tuple(row)[:3] for row in rows]
-            conn.execute(update(windows).where(_is_one_of(windows, keys)).values(per_step=None))
+            conn.execute(update(windows).where(of_windows(windows, rows)).values(per_step=None))
             # Only that of the newest window is ever read.
-            conn.execute(delete(window_briefs).where(_is_one_of(window_briefs, keys)))
-        yield from (ThinnedWindows(each, "window", n) for each, n in by_project.items())
+            conn.execute(delete(window_briefs).where(of_windows(window_briefs, rows)))
+        yield from (ThinnedWindows(project, "window", n) for project, n in by_project.items())
         if not rows:
             return
 
 
-def _is_one_of(table: Table, keys: Sequence[tuple[Any, ...]]) -> ColumnElement[bool]:
-    return tuple_(table.c.job_id, table.c.epoch, table.c.first_step).in_(keys)
+def of_windows(table: Table, rows: Sequence[Any]) -> ColumnElement[bool]:
+    """Whether a row of the table is of one of these windows: `rows` begin with their keys."""
+    key = tuple_(table.c.job_id, table.c.epoch, table.c.first_step)
+    return key.in_([tuple(row)[:3] for row in rows])
 
 
 def within_batch_bytes(rows: Sequence[Any], max_bytes: int) -> list[Any]:
@@ -177,28 +179,25 @@ def within_batch_bytes(rows: Sequence[Any], max_bytes: int) -> list[Any]:
             if at == 0 or sum_ <= max_bytes]  # fmt: skip
 
 
-def _replace_steps(conn: Connection, window: Any, result: WindowResult, *,
-                   max_values: int) -> None:  # fmt: skip
+def _replace_steps(
+    conn: Connection, job_id: str, epoch: int, first_step: int, last_step: int,
+    result: WindowResult, *, max_values: int,
+) -> None:  # fmt: skip
     """Replace the measured steps of a window by a few means; of skipped ones the listed stay."""
-    window_id = f"{window.epoch}-{window.first_step}"
     has_figures = result.slowdown is not None
     rows = [
         StepRow(
-            window.epoch, each.first_step, each.recorded_s, each.simulated_s, each.ideal_s,
-            each.slowdown, window_id, started_s=each.started_s, last_step=each.last_step,
-            num_steps=each.num_steps,
+            epoch, mean.first_step, mean.recorded_s, mean.simulated_s, mean.ideal_s,
+            mean.slowdown, f"{epoch}-{first_step}", started_s=mean.started_s,
+            last_step=mean.last_step, num_steps=mean.num_steps,
         )
-        for each in thinned_steps(result, window.last_step, max_values=max_values) * has_figures
+        for mean in thinned_steps(result, last_step, max_values=max_values) * has_figures
     ]  # fmt: skip
     listed = [skipped.step for skipped in result.skipped_steps]
-    inside = (
-        steps.c.job_id == window.job_id,
-        steps.c.epoch == window.epoch,
-        steps.c.step.between(window.first_step, window.last_step),
-    )
+    inside = (*of_run(steps, job_id, epoch), steps.c.step.between(first_step, last_step))
     is_left = and_(steps.c.skipped_reason.is_not(None), steps.c.step.in_(listed))
     conn.execute(delete(steps).where(*inside, not_(is_left)))
-    stored.save_steps(conn, window.job_id, rows)
+    stored.save_steps(conn, job_id, rows)
 
 
 def _runs(store: Store) -> Iterator[RunKey]:
@@ -224,7 +223,7 @@ def _due_groups(
         for name, days in after_days.items()
     }
     of = windows.c
-    query = select(of.first_step, of.updated_s).where(of.job_id == run[0], of.epoch == run[1])
+    query = select(of.first_step, of.updated_s).where(*of_run(windows, *run))
     query = query.where(of.first_step < _newest_kept(*run), of.updated_s < max(befores_s.values()))
 
     def period(row: Any) -> tuple[Resolution, int]:
@@ -233,7 +232,7 @@ def _due_groups(
 
     with store.read() as conn:
         rows = conn.execute(query.order_by(of.first_step)).all()
-    groups = [(key[0], [row.first_step for row in each]) for key, each in groupby(rows, period)]
+    groups = [(key[0], [row.first_step for row in part]) for key, part in groupby(rows, period)]
     return [(name, group) for name, group in groups if len(group) > 1]
 
 
@@ -258,11 +257,9 @@ def _merge_all(
 
 
 def _max_at_once(store: Store, run: RunKey) -> int:
-    size = select(runs.c.dp_size * runs.c.pp_size)
+    size = select(runs.c.dp_size * runs.c.pp_size).where(*of_run(runs, *run))
     with store.read() as conn:
-        workers = conn.execute(
-            size.where(runs.c.job_id == run[0], runs.c.epoch == run[1])
-        ).scalar_one()
+        workers = conn.execute(size).scalar_one()
     each_holds = workers * ARRAYS_PER_WORKER + min(MAX_RANKS, workers) * ARRAYS_PER_RANK
     at_once: int = max(2, min(MAX_RANGE_NUMBERS // each_holds, MAX_RANGE_WINDOWS))
     return at_once
@@ -273,7 +270,7 @@ def _merge(
 ) -> bool:
     """Merge windows into the first of them; False if one of them has changed meanwhile."""
     of = windows.c
-    own = (of.job_id == run[0], of.epoch == run[1])
+    own = of_run(windows, *run)
     these = (*own, of.first_step.in_(group))
     query = select(
         of.job_id, of.epoch, of.first_step, of.last_step, of.revision, of.state, of.num_steps,
@@ -325,25 +322,16 @@ def _merge(
             merged["trace"] = None
         elif recorded is not first:
             source = windows.alias("source")
-            kept = select(source.c.trace).where(source.c.job_id == run[0])
-            kept = kept.where(source.c.epoch == run[1], source.c.first_step == recorded.first_step)
-            merged["trace"] = kept.scalar_subquery()
+            its_own = (*of_run(source, *run), source.c.first_step == recorded.first_step)
+            merged["trace"] = select(source.c.trace).where(*its_own).scalar_subquery()
         _merge_losses(conn, run, group, result, merged["updated_s"])
-        brief = window_briefs.c
-        of_run = (brief.job_id == run[0], brief.epoch == run[1])
-        conn.execute(delete(window_briefs).where(*of_run, brief.first_step.in_(group)))
+        briefs = delete(window_briefs).where(*of_run(window_briefs, *run))
+        conn.execute(briefs.where(window_briefs.c.first_step.in_(group)))
         conn.execute(update(windows).where(*own, of.first_step == first.first_step).values(merged))
         conn.execute(delete(windows).where(*own, of.first_step.in_(group[1:])))
-        window = _Window(*run, first.first_step, merged["last_step"])
-        _replace_steps(conn, window, result, max_values=MAX_VALUES)
+        window = (*run, first.first_step, merged["last_step"])
+        _replace_steps(conn, *window, result, max_values=MAX_VALUES)
     return True
-
-
-class _Window(NamedTuple):
-    job_id: str
-    epoch: int
-    first_step: int
-    last_step: int
 
 
 def _windows_of_alerts(conn: Connection, run: RunKey) -> set[str]:
@@ -351,7 +339,7 @@ def _windows_of_alerts(conn: Connection, run: RunKey) -> set[str]:
     query = select(alert_events.c.detail).where(alert_events.c.job_id == run[0])
     query = query.order_by(alert_events.c.at_s.desc()).limit(_MAX_ALERTS)
     details = conn.execute(query).scalars()
-    return {each["window_id"] for each in details if each and each.get("window_id")}
+    return {detail["window_id"] for detail in details if detail and detail.get("window_id")}
 
 
 def _most_interesting(rows: Sequence[Any], linked: set[str]) -> Any | None:
@@ -368,17 +356,16 @@ def _merge_losses(
 ) -> None:
     """One loss of each kind and name: sums of the windows', and the largest slowdown."""
     of = window_losses.c
-    these = (of.job_id == run[0], of.epoch == run[1], of.first_step.in_(group))
+    these = (*of_run(window_losses, *run), of.first_step.in_(group))
     summed = select(
         of.kind, of.name, func.sum(of.gpu_s).label("gpu_s"),
         func.sum(of.gpu_s_recorded).label("gpu_s_recorded"),
         func.max(of.num_gpus).label("num_gpus"), func.max(of.slowdown).label("slowdown"),
     ).where(*these).group_by(of.kind, of.name)  # fmt: skip
-    losses = [dict(row._mapping) for row in conn.execute(summed)]
-    conn.execute(delete(window_losses).where(*these))
-    for each in losses:
-        if each["kind"] == "total":
-            each["slowdown"] = result.slowdown
     key = {"job_id": run[0], "epoch": run[1], "first_step": group[0], "updated_s": at_s}
-    if losses:
-        conn.execute(window_losses.insert(), [{**key, **each} for each in losses])
+    losses = [{**key, **row._mapping} for row in conn.execute(summed)]
+    conn.execute(delete(window_losses).where(*these))
+    for loss in losses:
+        if loss["kind"] == "total":
+            loss["slowdown"] = result.slowdown
+    insert_new(conn, window_losses, losses)

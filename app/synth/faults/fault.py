@@ -1,4 +1,4 @@
-"""The interface of a fault, the checks of its settings, and the culprits that it names.
+"""The interface of a fault, the checks of its settings, what it does, and whom it names.
 
 `SimulatedJob` draws some successive steps at a time, a block, and calls `fault.apply(drawn,
 world, rng_of)` once for each block and fault. `drawn.steps` holds the numbers of the block's
@@ -8,9 +8,10 @@ comes from `rng_of(step)` alone: by step number, not by position.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from functools import lru_cache
+from typing import Annotated, Any, ClassVar, get_type_hints
 
 import numpy as np
 from typing_extensions import override
@@ -18,7 +19,8 @@ from typing_extensions import override
 from app.errors import InvalidRequest
 from app.result.finding import Culprit
 from app.synth.cluster import RngOf, Worker, World
-from app.synth.drawing import DrawnSteps
+from app.synth.drawing import DrawnSteps, Interruption
+from app.trace.ops import OP_CODES, OP_SPECS, Axis, Direction
 from app.trace.window import Floats, Ints
 
 # The server accepts operations of up to a day.
@@ -26,51 +28,48 @@ _MAX_FACTOR = 1e5
 _MAX_S = 3_600.0
 
 
-def refuse_factor(factor: float) -> None:
-    """Check a slowdown factor.
-
-    Raises:
-        InvalidRequest: it is out of range.
-    """
+def _refuse_factor(_: str, factor: float) -> None:
     if not 0 < factor <= _MAX_FACTOR:
         raise InvalidRequest(
             f"factor is {factor}: give a number above 0, at most {_MAX_FACTOR:,.0f}"
         )
 
 
-def refuse_seconds(seconds: float) -> None:
-    """Check a duration.
-
-    Raises:
-        InvalidRequest: it is out of range.
-    """
+def _refuse_seconds(_: str, seconds: float) -> None:
     if not 0 < seconds <= _MAX_S:
         raise InvalidRequest(
             f"a fault of {seconds} seconds: give a number above 0, at most {_MAX_S:,.0f}"
         )
 
 
-def refuse_share(name: str, share: float) -> None:
-    """Check that a fraction is above 0 and at most 1.
-
-    Raises:
-        InvalidRequest: it is not.
-    """
+def _refuse_share(name: str, share: float) -> None:
     if not 0 < share <= 1:
         raise InvalidRequest(f"{name} is {share}: give a number above 0, at most 1")
 
 
-def refuse_below(name: str, number: int, minimum: int) -> None:
-    """Check a minimum.
+def at_least(minimum: int) -> Callable[[str, int], None]:
+    """The check of a setting that is not below a minimum, for `Annotated`."""
 
-    Raises:
-        InvalidRequest: the number is below it.
-    """
-    if number < minimum:
-        raise InvalidRequest(f"{name} is {number}: give {minimum} or more")
+    def refuse_below(name: str, number: int) -> None:
+        if number < minimum:
+            raise InvalidRequest(f"{name} is {number}: give {minimum} or more")
 
+    return refuse_below
+
+
+# Settings of faults with what they may be, which `Fault` checks.
+Factor = Annotated[float, _refuse_factor]  # times as long
+Seconds = Annotated[float, _refuse_seconds]
+Share = Annotated[float, _refuse_share]
 
 WorkerPlaces = tuple[Worker, ...]
+
+
+@lru_cache(maxsize=64)
+def _checks_of(kind: type["Fault"]) -> list[tuple[str, Callable[[str, Any], None]]]:
+    """The checks of a fault's settings, by field."""
+    hints = get_type_hints(kind, include_extras=True).items()
+    return [(name, check) for name, type_ in hints for check in getattr(type_, "__metadata__", ())]
 
 
 def refuse_worker(dp_rank: int, stage: int, world: World) -> None:
@@ -91,18 +90,6 @@ def refuse_outside(axis: str, index: int, size: int) -> None:
     """
     if not 0 <= index < size:
         raise InvalidRequest(f"the fault is on {axis} {index}: this job has 0 to {size - 1}")
-
-
-def refuse_host(host: str, world: World) -> None:
-    """Check that the job runs on this host.
-
-    Raises:
-        InvalidRequest: it does not.
-    """
-    if not world.workers_of_host(host):
-        raise InvalidRequest(
-            f"the fault is on {host}: this job runs on {_some_names(world.host_names)}"
-        )
 
 
 def culprit(world: World, dp_rank: int, stage: int) -> Culprit:
@@ -169,6 +156,10 @@ class Fault(ABC):
     is_slow: ClassVar[bool] = True
     when: FaultSteps = FaultSteps()
 
+    def __post_init__(self) -> None:
+        for field, check in _checks_of(type(self)):
+            check(field.replace("_", "-"), getattr(self, field))
+
     def apply(self, drawn: DrawnSteps, world: World, rng_of: RngOf) -> None:
         """Change the drawn durations of the steps with the fault.
 
@@ -180,9 +171,8 @@ class Fault(ABC):
         if lasts.any():
             self.change(drawn, world, lasts, rng_of)
 
-    @abstractmethod
-    def check(self, world: World) -> None:
-        """Check that the job has the worker or host of the fault.
+    def check(self, world: World) -> None:  # noqa: B027
+        """Check that the job has the worker or host of the fault; by default any job will do.
 
         Raises:
             InvalidRequest: it has not.
@@ -192,9 +182,9 @@ class Fault(ABC):
     def change(self, drawn: DrawnSteps, world: World, lasts: Floats, rng_of: RngOf) -> None:
         """Change the drawn durations where `lasts` [steps] is 1.0; nothing else."""
 
-    @abstractmethod
     def culprits(self, world: World) -> tuple[Culprit, ...]:
         """The culprits that a perfect diagnosis would name; () means every worker."""
+        return ()
 
     def baseline(self) -> "Fault":
         """The replacement of this fault in the same job without it, to measure its cost."""
@@ -210,13 +200,140 @@ class NoFault(Fault):
     is_slow = False
 
     @override
-    def check(self, world: World) -> None:
-        return
-
-    @override
     def change(self, drawn: DrawnSteps, world: World, lasts: Floats, rng_of: RngOf) -> None:
         return
 
+
+@dataclass(frozen=True, slots=True)
+class WorkerFault(Fault):
+    """A fault of one worker."""
+
+    dp_rank: int
+    stage: int
+
+    @override
+    def check(self, world: World) -> None:
+        refuse_worker(self.dp_rank, self.stage, world)
+
     @override
     def culprits(self, world: World) -> tuple[Culprit, ...]:
-        return ()
+        return (culprit(world, self.dp_rank, self.stage),)
+
+
+@dataclass(frozen=True, slots=True)
+class StageFault(Fault):
+    """A fault of one stage in every replica."""
+
+    stage: int
+
+    @override
+    def check(self, world: World) -> None:
+        refuse_outside("stage", self.stage, world.parallelism.pp_size)
+
+    @override
+    def culprits(self, world: World) -> tuple[Culprit, ...]:
+        return (Culprit(stage=self.stage),)
+
+
+class HostFault(Fault):
+    """A fault of one host, or of all where its `host` is None."""
+
+    __slots__ = ()
+    host: str | None
+
+    @override
+    def check(self, world: World) -> None:
+        if self.host is not None and not world.workers_of_host(self.host):
+            raise InvalidRequest(
+                f"the fault is on {self.host}: this job runs on {_some_names(world.host_names)}"
+            )
+
+    @override
+    def culprits(self, world: World) -> tuple[Culprit, ...]:
+        return () if self.host is None else culprit_hosts(world, [self.host])
+
+
+class WorkersFault(Fault):
+    """A fault of its `workers`."""
+
+    __slots__ = ()
+    workers: WorkerPlaces
+
+    @override
+    def check(self, world: World) -> None:
+        for worker in self.workers:
+            refuse_worker(*worker, world)
+
+    @override
+    def culprits(self, world: World) -> tuple[Culprit, ...]:
+        return tuple(culprit(world, *worker) for worker in sorted(self.workers))
+
+
+def factor_while(factor: float, lasts: Floats) -> Floats:
+    """[steps], the factor where `lasts` is 1.0, and 1.0 where it is 0.0."""
+    return 1.0 + (factor - 1.0) * lasts
+
+
+def scale_worker(drawn: DrawnSteps, dp_rank: int, stage: int, factor: Floats) -> None:
+    """Scale one worker's forward and backward computations by `factor` [steps]."""
+    for duration_s in (drawn.forward_s, drawn.backward_s):
+        duration_s[stage, ..., dp_rank] *= factor
+
+
+def scale_stage(drawn: DrawnSteps, stage: int, forward: Floats, backward: Floats) -> None:
+    """Scale a stage's computations in all replicas by factors [steps] of each direction."""
+    for duration_s, factor in ((drawn.forward_s, forward), (drawn.backward_s, backward)):
+        duration_s[stage] *= factor[:, None]
+
+
+def scale_pair(
+    drawn: DrawnSteps, dp_rank: int, stages: tuple[int, int], factor: Floats, microbatches: slice
+) -> None:
+    """Scale the transfers between two stages of a replica, both ways, by `factor` [steps]."""
+    num_stages = drawn.forward_s.shape[0]
+    for transfer_s, towards in ((drawn.forward_transfer_s, 1), (drawn.backward_transfer_s, -1)):
+        for receiver in set(stages):
+            if {receiver, (receiver - towards) % num_stages} == set(stages):
+                transfer_s[receiver, :, microbatches, :, dp_rank] *= factor
+
+
+def neighbours(world: World, stage: int) -> list[int]:
+    """The stages that a stage exchanges data with, ascending."""
+    num_stages = world.parallelism.pp_size
+    if world.num_chunks > 1:  # the last stage sends to the next chunk of the first
+        found = {(stage + towards) % num_stages for towards in (-1, 1)} - {stage}
+    else:
+        found = {at for at in (stage - 1, stage + 1) if 0 <= at < num_stages}
+    return sorted(found)
+
+
+def scale_dp_group(drawn: DrawnSteps, stage: int, factor: Floats) -> None:
+    """Scale the collectives of a stage's dp ranks by `factor` [steps].
+
+    A ring is as fast as its slowest link.
+    """
+    for name, duration_s in drawn.once_s.items():
+        if OP_SPECS[OP_CODES[name]].axis is Axis.DP:
+            duration_s[stage] *= factor[:, None]
+
+
+def affected_steps(drawn: DrawnSteps, lasts: Floats) -> list[tuple[int, int]]:
+    """Position and number of each step with the fault."""
+    return [(at, int(drawn.steps[at])) for at in np.flatnonzero(lasts).tolist()]
+
+
+def log_normal_around(
+    median: float, spread: float, rng: np.random.Generator, shape: tuple[int, ...]
+) -> Floats:
+    """Log-normal numbers with median `median`; `spread` is the deviation of their logarithm."""
+    return np.asarray(median * np.exp(spread * rng.standard_normal(shape)), np.float64)
+
+
+def add_pause(drawn: DrawnSteps, interruption: Interruption, *, is_sent: bool) -> None:
+    """Lengthen a computation; with `is_sent` the client reports the pause."""
+    where = interruption.stage, interruption.chunk, interruption.microbatch
+    is_forward = interruption.direction is Direction.FORWARD
+    duration_s = drawn.forward_s if is_forward else drawn.backward_s
+    duration_s[(*where, interruption.step, interruption.dp_rank)] += interruption.duration_s
+    if is_sent:
+        drawn.interruptions.append(interruption)

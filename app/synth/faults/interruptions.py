@@ -1,29 +1,30 @@
-"""Faults that interrupt workers: garbage collection, allocator stalls, late data, and silence.
+"""Faults that stop workers: garbage collection, allocator, late data, checkpoints, busy CPUs.
 
 Garbage is collected by each worker on its own (`GcPauses`) or by all at once (`PlannedGc`). A
-`SilentWorker` stops reporting and costs no time.
+`JobStop` is a single one. A `SilentWorker` stops reporting and costs no time.
 """
 
 from dataclasses import dataclass
+from typing import Annotated
 
 import numpy as np
 from typing_extensions import override
 
 from app.errors import InvalidRequest
-from app.result.finding import Culprit
 from app.synth.cluster import WHOLE_JOB, RngOf, World
 from app.synth.drawing import DrawnSteps, Interruption
-from app.synth.faults.effects import add_pause, affected_steps, log_normal_around
 from app.synth.faults.fault import (
     Fault,
+    HostFault,
+    Seconds,
+    Share,
+    WorkerFault,
     WorkerPlaces,
-    culprit,
-    culprit_hosts,
-    refuse_below,
-    refuse_host,
-    refuse_seconds,
-    refuse_share,
-    refuse_worker,
+    WorkersFault,
+    add_pause,
+    affected_steps,
+    at_least,
+    log_normal_around,
 )
 from app.trace.ops import Direction
 from app.trace.window import Floats
@@ -33,7 +34,7 @@ _GC_SPREAD = 0.15
 
 
 @dataclass(frozen=True, slots=True)
-class GcPauses(Fault):
+class GcPauses(WorkersFault):
     """Each worker pauses in a forward computation, in a fraction `rate` of its steps.
 
     `workers` are those that pause, () means all. With `is_sent` the client reports each pause.
@@ -42,19 +43,10 @@ class GcPauses(Fault):
     name = "gc-pauses"
     cause = "gc-pause"
 
-    rate: float = 0.02
-    pause_s: float = 0.3
+    rate: Share = 0.02
+    pause_s: Seconds = 0.3
     workers: WorkerPlaces = ()
     is_sent: bool = False
-
-    def __post_init__(self) -> None:
-        refuse_share("rate", self.rate)
-        refuse_seconds(self.pause_s)
-
-    @override
-    def check(self, world: World) -> None:
-        for worker in self.workers:
-            refuse_worker(*worker, world)
 
     @override
     def change(self, drawn: DrawnSteps, world: World, lasts: Floats, rng_of: RngOf) -> None:
@@ -83,10 +75,6 @@ class GcPauses(Fault):
             if not self.workers or (dp_rank, stage) in self.workers
         ]
 
-    @override
-    def culprits(self, world: World) -> tuple[Culprit, ...]:
-        return tuple(culprit(world, *worker) for worker in sorted(self.workers))
-
 
 # Standard deviation of the logarithm: all workers collect the same objects.
 _PLANNED_GC_SPREAD = 0.05
@@ -103,22 +91,17 @@ class PlannedGc(Fault):
     name = "planned-gc"
     cause = "gc-pause"
 
-    every_steps: int = 10
-    pause_s: float = 0.3
+    every_steps: Annotated[int, at_least(1)] = 10
+    pause_s: Seconds = 0.3
     in_forward: bool = False
     is_sent: bool = False
 
     def __post_init__(self) -> None:
-        refuse_below("every-steps", self.every_steps, 1)
-        refuse_seconds(self.pause_s)
+        Fault.__post_init__(self)
         if self.is_sent and not self.in_forward:
             raise InvalidRequest(
                 "the gc operation itself reports pauses in it: leave out sent, or give in-forward"
             )
-
-    @override
-    def check(self, world: World) -> None:
-        return
 
     @override
     def change(self, drawn: DrawnSteps, world: World, lasts: Floats, rng_of: RngOf) -> None:
@@ -139,17 +122,13 @@ class PlannedGc(Fault):
             )
             add_pause(drawn, interruption, is_sent=self.is_sent)
 
-    @override
-    def culprits(self, world: World) -> tuple[Culprit, ...]:
-        return ()
-
 
 # Fraction of the spells after the first that have stalls.
 _SPELL_SHARE = 0.6
 
 
 @dataclass(frozen=True, slots=True)
-class AllocatorStalls(Fault):
+class AllocatorStalls(WorkersFault):
     """Some workers stall in a fraction `rate` of their computations, in spells.
 
     A stall takes `stall_s` on average, before the computation or within it. Spells last
@@ -160,21 +139,14 @@ class AllocatorStalls(Fault):
     cause = "allocator-stall"
 
     workers: WorkerPlaces
-    rate: float = 0.2
-    stall_s: float = 0.03
-    spell_steps: int = 4
+    rate: Share = 0.2
+    stall_s: Seconds = 0.03
+    spell_steps: Annotated[int, at_least(1)] = 4
 
     def __post_init__(self) -> None:
         if not self.workers:
             raise InvalidRequest("allocator stalls without a worker: name one or more")
-        refuse_share("rate", self.rate)
-        refuse_seconds(self.stall_s)
-        refuse_below("spell-steps", self.spell_steps, 1)
-
-    @override
-    def check(self, world: World) -> None:
-        for worker in self.workers:
-            refuse_worker(*worker, world)
+        Fault.__post_init__(self)
 
     @override
     def change(self, drawn: DrawnSteps, world: World, lasts: Floats, rng_of: RngOf) -> None:
@@ -200,17 +172,13 @@ class AllocatorStalls(Fault):
                 delay_s[stage, :, :, at, dp_rank] += stall_s * comes_before
                 longer_s[stage, :, :, at, dp_rank] += stall_s * ~comes_before
 
-    @override
-    def culprits(self, world: World) -> tuple[Culprit, ...]:
-        return tuple(culprit(world, *worker) for worker in sorted(self.workers))
-
 
 # Standard deviation of the logarithm of single waits: storage varies a lot.
 _DATA_WAIT_SPREAD = 0.3
 
 
 @dataclass(frozen=True, slots=True)
-class DataLoading(Fault):
+class DataLoading(HostFault):
     """A host's workers, or all workers, wait before a step's first forward computation.
 
     A host of None means all hosts, each with its own wait. Samples are fetched on demand, so stages
@@ -221,16 +189,8 @@ class DataLoading(Fault):
     cause = "data-loading"
 
     host: str | None = None
-    delay_s: float = 0.2
+    delay_s: Seconds = 0.2
     is_sent: bool = False
-
-    def __post_init__(self) -> None:
-        refuse_seconds(self.delay_s)
-
-    @override
-    def check(self, world: World) -> None:
-        if self.host is not None:
-            refuse_host(self.host, world)
 
     @override
     def change(self, drawn: DrawnSteps, world: World, lasts: Floats, rng_of: RngOf) -> None:
@@ -250,30 +210,114 @@ class DataLoading(Fault):
                     Interruption("data-wait", wait_s, Direction.FORWARD, stage, 0, 0, at, dp_rank)
                 )
 
-    @override
-    def culprits(self, world: World) -> tuple[Culprit, ...]:
-        return () if self.host is None else culprit_hosts(world, [self.host])
-
 
 @dataclass(frozen=True, slots=True)
-class SilentWorker(Fault):
+class SilentWorker(WorkerFault):
     """One worker reports nothing. It costs no time."""
 
     name = "silent-worker"
     cause = "silent-worker"
     is_slow = False
 
-    dp_rank: int
-    stage: int
-
-    @override
-    def check(self, world: World) -> None:
-        refuse_worker(self.dp_rank, self.stage, world)
-
     @override
     def change(self, drawn: DrawnSteps, world: World, lasts: Floats, rng_of: RngOf) -> None:
         drawn.is_silent[self.stage, :, self.dp_rank] |= lasts > 0
 
+
+# Standard deviation of the logarithm: all workers write about as much.
+_CHECKPOINT_SPREAD = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointStalls(HostFault):
+    """All workers, or those of a host, stop before the optimizer step every `every_steps` steps."""
+
+    name = "checkpoint-stalls"
+    cause = "checkpoint-stall"
+
+    every_steps: Annotated[int, at_least(2)] = 5
+    stall_s: Seconds = 2.0
+    host: str | None = None
+
     @override
-    def culprits(self, world: World) -> tuple[Culprit, ...]:
-        return (culprit(world, self.dp_rank, self.stage),)
+    def change(self, drawn: DrawnSteps, world: World, lasts: Floats, rng_of: RngOf) -> None:
+        shape = world.parallelism.pp_size, world.parallelism.dp_size
+        chosen = np.ones(shape)
+        if self.host is not None:
+            chosen = np.zeros(shape)
+            for dp_rank, stage in world.workers_of_host(self.host):
+                chosen[stage, dp_rank] = 1.0
+        for at, step in affected_steps(drawn, lasts):
+            if (step - self.when.first_step) % self.every_steps == self.every_steps - 1:
+                stall_s = log_normal_around(self.stall_s, _CHECKPOINT_SPREAD, rng_of(step), shape)
+                drawn.once_delay_s["gc"][:, 0, at] += chosen * stall_s
+
+
+@dataclass(frozen=True, slots=True)
+class JobStop(WorkersFault):
+    """Some workers do nothing for `stop_s` in the first step of the fault, in the middle of it."""
+
+    name = "job-stop"
+    cause = "job-stop"
+
+    workers: WorkerPlaces
+    stop_s: Seconds = 20.0
+
+    def __post_init__(self) -> None:
+        if not self.workers:
+            raise InvalidRequest("a stop of no worker: name one or more")
+        Fault.__post_init__(self)
+
+    @override
+    def change(self, drawn: DrawnSteps, world: World, lasts: Floats, rng_of: RngOf) -> None:
+        for at in np.flatnonzero(drawn.steps == self.when.first_step).tolist():
+            for dp_rank, stage in self.workers:
+                delay_s = drawn.backward_delay_s[stage, -1, :, at, dp_rank]
+                delay_s[delay_s.size // 2] += self.stop_s
+
+
+@dataclass(frozen=True, slots=True)
+class CpuContention(HostFault):
+    """Something else uses a host's CPUs: launches of its workers are late now and then.
+
+    A share `rate` of all operations starts late, by `delay_s` on average, or takes longer by that.
+    """
+
+    name = "cpu-contention"
+    cause = "cpu-contention"
+
+    host: str
+    rate: Share = 0.15
+    delay_s: Seconds = 0.03
+
+    @override
+    def change(self, drawn: DrawnSteps, world: World, lasts: Floats, rng_of: RngOf) -> None:
+        for at, step in affected_steps(drawn, lasts):
+            rng = rng_of(step)
+            for dp_rank, stage in world.workers_of_host(self.host):
+                self._hold_up(drawn, (dp_rank, stage), at, rng)
+
+    def _hold_up(
+        self, drawn: DrawnSteps, worker: tuple[int, int], at: int, rng: np.random.Generator
+    ) -> None:
+        dp_rank, stage = worker
+        passes = (
+            (drawn.forward_s, drawn.forward_delay_s),
+            (drawn.backward_s, drawn.backward_delay_s),
+        )
+        for longer_s, late_s in passes:
+            held_s = self._seconds(longer_s.shape[1:3], rng)
+            comes_before = rng.random(held_s.shape) < 0.5
+            late_s[stage, :, :, at, dp_rank] += held_s * comes_before
+            longer_s[stage, :, :, at, dp_rank] += held_s * ~comes_before
+        for late_s in drawn.once_delay_s.values():
+            late_s[stage, :, at, dp_rank] += self._seconds((late_s.shape[1],), rng)
+        for name in ("forward-send", "backward-send"):
+            if name in drawn.p2p_delay_s:
+                late_s = drawn.p2p_delay_s[name]
+                late_s[stage, :, :, at, dp_rank] += self._seconds(late_s.shape[1:3], rng)
+
+    def _seconds(self, shape: tuple[int, ...], rng: np.random.Generator) -> Floats:
+        """Seconds by which each of some operations is held up, mostly 0."""
+        held_s = rng.exponential(self.delay_s, shape) * (rng.random(shape) < self.rate)
+        return np.asarray(held_s, np.float64)

@@ -3,8 +3,11 @@
 from app.synth.faults.fault import Fault
 from app.synth.faults.interruptions import (
     AllocatorStalls,
+    CheckpointStalls,
+    CpuContention,
     DataLoading,
     GcPauses,
+    JobStop,
     PlannedGc,
     SilentWorker,
 )
@@ -19,7 +22,6 @@ from app.synth.faults.slow_compute import (
     UniformSlowdown,
 )
 from app.synth.faults.slow_network import FlappingNic, SlowDpGroup, SlowLink, SlowNic
-from app.synth.faults.stops import CheckpointStalls, CpuContention, JobStop
 
 FAULTS: dict[str, type[Fault]] = {
     fault.name: fault

@@ -1,22 +1,20 @@
-"""Imbalance of micro-batches: equally many tokens, but documents of different lengths.
+"""Faults that make work uneven: documents of different lengths, and experts' loads.
 
-Attention takes longer on long documents. `DocumentLengths` says how long documents are and what a
-micro-batch of them costs.
+Micro-batches have equally many tokens, but attention takes longer on long documents.
+`DocumentLengths` says how long documents are and what a micro-batch of them costs.
 """
 
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Annotated
 
 import numpy as np
 from typing_extensions import override
 
 from app.errors import InvalidRequest
-from app.result.finding import Culprit
 from app.synth.cluster import RngOf, World
-from app.synth.cluster import rng_of as rng_of_fault
 from app.synth.drawing import DrawnSteps
-from app.synth.faults.effects import affected_steps
-from app.synth.faults.fault import Fault, refuse_below, refuse_share
+from app.synth.faults.fault import Fault, Share, affected_steps, at_least, log_normal_around
 from app.trace.window import Floats, Ints
 
 _NUM_SAMPLED = 20_000  # micro-batches from which the mean is taken
@@ -92,19 +90,10 @@ class SequenceImbalance(Fault):
     name = "sequence-imbalance"
     cause = "sequence-imbalance"
 
-    max_length: int = 32_768
-    full_share: float = 0.02
-    attention_share: float = 0.3
+    max_length: Annotated[int, at_least(1)] = 32_768
+    full_share: Share = 0.02
+    attention_share: Share = 0.3
     is_sent: bool = False
-
-    def __post_init__(self) -> None:
-        refuse_below("max-length", self.max_length, 1)
-        refuse_share("full-share", self.full_share)
-        refuse_share("attention-share", self.attention_share)
-
-    @override
-    def check(self, world: World) -> None:
-        return
 
     @override
     def change(self, drawn: DrawnSteps, world: World, lasts: Floats, rng_of: RngOf) -> None:
@@ -130,10 +119,6 @@ class SequenceImbalance(Fault):
         return work
 
     @override
-    def culprits(self, world: World) -> tuple[Culprit, ...]:
-        return ()
-
-    @override
     def baseline(self) -> Fault:
         return BalancedSequences(
             max_length=self.max_length,
@@ -155,34 +140,6 @@ class BalancedSequences(SequenceImbalance):
         return np.full_like(work, work.mean())
 
 
-@dataclass(frozen=True, slots=True)
-class LptSequences(SequenceImbalance):
-    """The same micro-batches on other dp ranks: longest first, to the rank with the least work.
-
-    Each rank computes as many as before, in random order. `documents_seed` is the seed of the job
-    that has `SequenceImbalance` as its first fault: with another seed of its own, a job has the
-    same documents in each step, but other noise.
-    """
-
-    name = "lpt-sequences"
-
-    documents_seed: int | None = None
-
-    @override
-    def change(self, drawn: DrawnSteps, world: World, lasts: Floats, rng_of: RngOf) -> None:
-        if self.documents_seed is not None:
-            rng_of = rng_of_fault(self.documents_seed, 0)
-        SequenceImbalance.change(self, drawn, world, lasts, rng_of)
-
-    @override
-    def dealt(self, work: Floats, dp_size: int, rng: np.random.Generator) -> Ints:
-        ranks: list[list[int]] = [[] for _ in range(dp_size)]
-        for item in sorted(range(work.size), key=lambda item: -work[item]):
-            room = [rank for rank in ranks if len(rank) < work.size // dp_size]
-            min(room, key=lambda rank: work[rank].sum()).append(item)
-        return rng.permuted(np.array(ranks, np.int64), axis=1).T.ravel()
-
-
 def _set_lengths(drawn: DrawnSteps, at: int, tokens: Ints, squares: Ints) -> None:
     """Say it of one step; of those before and after nothing is known."""
     shape = drawn.forward_s.shape[2:]
@@ -192,3 +149,38 @@ def _set_lengths(drawn: DrawnSteps, at: int, tokens: Ints, squares: Ints) -> Non
         drawn.seq_len_sq = np.full(shape, -1)
     drawn.tokens[:, at] = tokens
     drawn.seq_len_sq[:, at] = squares
+
+
+@dataclass(frozen=True, slots=True)
+class ExpertImbalance(Fault):
+    """Experts get uneven numbers of tokens, so ranks of a block compute longer or shorter.
+
+    The loads of a block's ranks are drawn for every stage and micro-batch, with a standard
+    deviation of `spread` around a mean of 1. Not a fault of the command line, whose jobs have no
+    experts.
+    """
+
+    name = "expert-imbalance"
+    cause = "expert-imbalance"
+
+    spread: Share = 0.3
+
+    @override
+    def check(self, world: World) -> None:
+        if world.parallelism.ep_size < 2:
+            raise InvalidRequest("uneven experts in a job without experts: its ep_size is 1")
+
+    @override
+    def change(self, drawn: DrawnSteps, world: World, lasts: Floats, rng_of: RngOf) -> None:
+        sizes = world.parallelism
+        shape = (
+            *(sizes.pp_size, world.num_microbatches),
+            *(sizes.dp_size // sizes.ep_size, sizes.ep_size),
+        )
+        sigma = np.sqrt(np.log(1 + self.spread**2))
+        for at, step in affected_steps(drawn, lasts):
+            load = log_normal_around(1.0, sigma, rng_of(step), shape)
+            load /= load.mean(axis=3, keepdims=True)
+            load = load.reshape(*shape[:2], sizes.dp_size)
+            drawn.forward_s[..., at, :] *= load[:, None]
+            drawn.backward_s[..., at, :] *= load[:, None]

@@ -7,6 +7,7 @@ replica, and the last stage of `LongLastStage` computes the loss on top of its l
 """
 
 from dataclasses import dataclass
+from typing import Annotated
 
 import numpy as np
 from typing_extensions import override
@@ -15,73 +16,50 @@ from app.errors import InvalidRequest
 from app.result.finding import Culprit
 from app.synth.cluster import RngOf, World
 from app.synth.drawing import DrawnSteps
-from app.synth.faults.effects import factor_while, scale_stage, scale_worker
 from app.synth.faults.fault import (
+    Factor,
     Fault,
-    culprit,
+    HostFault,
+    Share,
+    StageFault,
+    WorkerFault,
+    at_least,
     culprit_hosts,
-    refuse_below,
-    refuse_factor,
-    refuse_host,
-    refuse_outside,
-    refuse_share,
-    refuse_worker,
+    factor_while,
+    scale_stage,
+    scale_worker,
 )
 from app.trace.window import Floats, Ints
 
 
 @dataclass(frozen=True, slots=True)
-class SlowWorker(Fault):
+class SlowWorker(WorkerFault):
     """One worker takes longer, forward and backward."""
 
     name = "slow-worker"
     cause = "slow-worker"
 
-    dp_rank: int
-    stage: int
-    slowdown: float
-
-    def __post_init__(self) -> None:
-        refuse_factor(self.slowdown)
-
-    @override
-    def check(self, world: World) -> None:
-        refuse_worker(self.dp_rank, self.stage, world)
+    slowdown: Factor
 
     @override
     def change(self, drawn: DrawnSteps, world: World, lasts: Floats, rng_of: RngOf) -> None:
         scale_worker(drawn, self.dp_rank, self.stage, factor_while(self.slowdown, lasts))
 
-    @override
-    def culprits(self, world: World) -> tuple[Culprit, ...]:
-        return (culprit(world, self.dp_rank, self.stage),)
-
 
 @dataclass(frozen=True, slots=True)
-class SlowHost(Fault):
+class SlowHost(HostFault):
     """All workers of one host take longer, forward and backward."""
 
     name = "slow-host"
     cause = "slow-worker"
 
     host: str
-    slowdown: float
-
-    def __post_init__(self) -> None:
-        refuse_factor(self.slowdown)
-
-    @override
-    def check(self, world: World) -> None:
-        refuse_host(self.host, world)
+    slowdown: Factor
 
     @override
     def change(self, drawn: DrawnSteps, world: World, lasts: Floats, rng_of: RngOf) -> None:
         for dp_rank, stage in world.workers_of_host(self.host):
             scale_worker(drawn, dp_rank, stage, factor_while(self.slowdown, lasts))
-
-    @override
-    def culprits(self, world: World) -> tuple[Culprit, ...]:
-        return culprit_hosts(world, [self.host])
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,14 +72,9 @@ class MixedGpus(Fault):
     name = "mixed-gpus"
     cause = "slow-worker"
 
-    share: float
-    slowdown: float
-    choice: int = 0
-
-    def __post_init__(self) -> None:
-        refuse_share("share", self.share)
-        refuse_factor(self.slowdown)
-        refuse_below("choice", self.choice, 0)
+    share: Share
+    slowdown: Factor
+    choice: Annotated[int, at_least(0)] = 0
 
     @override
     def check(self, world: World) -> None:
@@ -135,7 +108,7 @@ _THROTTLING_RISE_C = 25
 
 
 @dataclass(frozen=True, slots=True)
-class ThrottlingGpu(Fault):
+class ThrottlingGpu(WorkerFault):
     """One worker gets slower from step to step, as the clock of its hot GPU gets lower.
 
     After `ramp_steps` it takes `slowdown` times as long, and stays there.
@@ -144,18 +117,8 @@ class ThrottlingGpu(Fault):
     name = "throttling-gpu"
     cause = "slow-worker"
 
-    dp_rank: int
-    stage: int
-    slowdown: float
-    ramp_steps: int = 20
-
-    def __post_init__(self) -> None:
-        refuse_factor(self.slowdown)
-        refuse_below("ramp-steps", self.ramp_steps, 1)
-
-    @override
-    def check(self, world: World) -> None:
-        refuse_worker(self.dp_rank, self.stage, world)
+    slowdown: Factor
+    ramp_steps: Annotated[int, at_least(1)] = 20
 
     @override
     def change(self, drawn: DrawnSteps, world: World, lasts: Floats, rng_of: RngOf) -> None:
@@ -167,10 +130,6 @@ class ThrottlingGpu(Fault):
             drawn.sm_clock_mhz[at] = np.rint(drawn.sm_clock_mhz[at] / factor)
         if drawn.temperature_c is not None:
             drawn.temperature_c[at] += np.rint(_THROTTLING_RISE_C * share).astype(np.int64)
-
-    @override
-    def culprits(self, world: World) -> tuple[Culprit, ...]:
-        return (culprit(world, self.dp_rank, self.stage),)
 
     def _share(self, steps: Ints) -> Floats:
         """How far it has come on its way, 0..1."""
@@ -184,14 +143,7 @@ class UniformSlowdown(Fault):
     name = "uniform-slowdown"
     cause = "uniform-slowdown"
 
-    slowdown: float
-
-    def __post_init__(self) -> None:
-        refuse_factor(self.slowdown)
-
-    @override
-    def check(self, world: World) -> None:
-        return
+    slowdown: Factor
 
     @override
     def change(self, drawn: DrawnSteps, world: World, lasts: Floats, rng_of: RngOf) -> None:
@@ -202,36 +154,20 @@ class UniformSlowdown(Fault):
         if drawn.sm_clock_mhz is not None:
             drawn.sm_clock_mhz[:] = np.rint(drawn.sm_clock_mhz / factor)
 
-    @override
-    def culprits(self, world: World) -> tuple[Culprit, ...]:
-        return ()
-
 
 @dataclass(frozen=True, slots=True)
-class SlowStage(Fault):
+class SlowStage(StageFault):
     """One stage takes longer in every replica, forward and backward."""
 
     name = "slow-stage"
     cause = "stage-imbalance"
 
-    stage: int
-    slowdown: float
-
-    def __post_init__(self) -> None:
-        refuse_factor(self.slowdown)
-
-    @override
-    def check(self, world: World) -> None:
-        refuse_outside("stage", self.stage, world.parallelism.pp_size)
+    slowdown: Factor
 
     @override
     def change(self, drawn: DrawnSteps, world: World, lasts: Floats, rng_of: RngOf) -> None:
         factor = factor_while(self.slowdown, lasts)
         scale_stage(drawn, self.stage, factor, factor)
-
-    @override
-    def culprits(self, world: World) -> tuple[Culprit, ...]:
-        return (Culprit(stage=self.stage),)
 
 
 # Measured in production where the last stage also computes the loss (Lin et al., OSDI 2025).
@@ -246,16 +182,8 @@ class LongLastStage(Fault):
     name = "long-last-stage"
     cause = "stage-imbalance"
 
-    forward: float = LOSS_FORWARD
-    backward: float = LOSS_BACKWARD
-
-    def __post_init__(self) -> None:
-        refuse_factor(self.forward)
-        refuse_factor(self.backward)
-
-    @override
-    def check(self, world: World) -> None:
-        return
+    forward: Factor = LOSS_FORWARD
+    backward: Factor = LOSS_BACKWARD
 
     @override
     def change(self, drawn: DrawnSteps, world: World, lasts: Floats, rng_of: RngOf) -> None:

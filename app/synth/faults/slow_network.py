@@ -9,27 +9,23 @@ from app.errors import InvalidRequest
 from app.result.finding import Culprit
 from app.synth.cluster import RngOf, World
 from app.synth.drawing import DrawnSteps
-from app.synth.faults.effects import (
+from app.synth.faults.fault import (
+    Factor,
+    Share,
+    StageFault,
+    WorkerFault,
     affected_steps,
+    culprit,
     factor_while,
     neighbours,
-    refuse_without_network,
     scale_dp_group,
     scale_pair,
-)
-from app.synth.faults.fault import (
-    Fault,
-    culprit,
-    refuse_factor,
-    refuse_outside,
-    refuse_share,
-    refuse_worker,
 )
 from app.trace.window import Floats
 
 
 @dataclass(frozen=True, slots=True)
-class SlowLink(Fault):
+class SlowLink(WorkerFault):
     """What a stage and the next one of a replica send each other takes longer.
 
     After the last stage comes the first one, where a stage has several chunks.
@@ -38,16 +34,11 @@ class SlowLink(Fault):
     name = "slow-link"
     cause = "slow-link"
 
-    dp_rank: int
-    stage: int
-    slowdown: float
-
-    def __post_init__(self) -> None:
-        refuse_factor(self.slowdown)
+    slowdown: Factor
 
     @override
     def check(self, world: World) -> None:
-        refuse_worker(self.dp_rank, self.stage, world)
+        WorkerFault.check(self, world)
         if self._next(world) not in neighbours(world, self.stage):
             num_stages = world.parallelism.pp_size
             raise InvalidRequest(
@@ -70,23 +61,26 @@ class SlowLink(Fault):
 
 
 @dataclass(frozen=True, slots=True)
-class SlowNic(Fault):
+class _NicFault(WorkerFault):
+    """A fault of a worker's exchanges with other workers."""
+
+    slowdown: Factor
+
+    @override
+    def check(self, world: World) -> None:
+        if world.parallelism.num_workers == 1:
+            raise InvalidRequest(
+                "the fault is on a link: this job has only one worker, and no link"
+            )
+        WorkerFault.check(self, world)
+
+
+@dataclass(frozen=True, slots=True)
+class SlowNic(_NicFault):
     """A worker's exchanges with other stages, and those of its dp group, take longer."""
 
     name = "slow-nic"
     cause = "slow-link"
-
-    dp_rank: int
-    stage: int
-    slowdown: float
-
-    def __post_init__(self) -> None:
-        refuse_factor(self.slowdown)
-
-    @override
-    def check(self, world: World) -> None:
-        refuse_without_network(world)
-        refuse_worker(self.dp_rank, self.stage, world)
 
     @override
     def change(self, drawn: DrawnSteps, world: World, lasts: Floats, rng_of: RngOf) -> None:
@@ -95,13 +89,9 @@ class SlowNic(Fault):
             scale_pair(drawn, self.dp_rank, (self.stage, neighbour), factor, slice(None))
         scale_dp_group(drawn, self.stage, factor)
 
-    @override
-    def culprits(self, world: World) -> tuple[Culprit, ...]:
-        return (culprit(world, self.dp_rank, self.stage),)
-
 
 @dataclass(frozen=True, slots=True)
-class FlappingNic(Fault):
+class FlappingNic(_NicFault):
     """A worker's exchanges, and those of its dp group, take longer in bursts.
 
     There is a burst in a share `rate` of the steps, and always in the first one; it holds for a
@@ -111,19 +101,7 @@ class FlappingNic(Fault):
     name = "flapping-nic"
     cause = "flapping-link"
 
-    dp_rank: int
-    stage: int
-    slowdown: float
-    rate: float = 0.4
-
-    def __post_init__(self) -> None:
-        refuse_factor(self.slowdown)
-        refuse_share("rate", self.rate)
-
-    @override
-    def check(self, world: World) -> None:
-        refuse_without_network(world)
-        refuse_worker(self.dp_rank, self.stage, world)
+    rate: Share = 0.4
 
     @override
     def change(self, drawn: DrawnSteps, world: World, lasts: Floats, rng_of: RngOf) -> None:
@@ -145,27 +123,19 @@ class FlappingNic(Fault):
         if ends == last:
             scale_dp_group(drawn, self.stage, factor)
 
-    @override
-    def culprits(self, world: World) -> tuple[Culprit, ...]:
-        return (culprit(world, self.dp_rank, self.stage),)
-
 
 @dataclass(frozen=True, slots=True)
-class SlowDpGroup(Fault):
+class SlowDpGroup(StageFault):
     """The collectives among a stage's dp ranks take longer."""
 
     name = "slow-dp-group"
     cause = "slow-link"
 
-    stage: int
-    slowdown: float
-
-    def __post_init__(self) -> None:
-        refuse_factor(self.slowdown)
+    slowdown: Factor
 
     @override
     def check(self, world: World) -> None:
-        refuse_outside("stage", self.stage, world.parallelism.pp_size)
+        StageFault.check(self, world)
         if world.parallelism.dp_size == 1:
             raise InvalidRequest(
                 "the fault is among dp ranks: this job has one, which exchanges nothing"
@@ -174,7 +144,3 @@ class SlowDpGroup(Fault):
     @override
     def change(self, drawn: DrawnSteps, world: World, lasts: Floats, rng_of: RngOf) -> None:
         scale_dp_group(drawn, self.stage, factor_while(self.slowdown, lasts))
-
-    @override
-    def culprits(self, world: World) -> tuple[Culprit, ...]:
-        return (Culprit(stage=self.stage),)

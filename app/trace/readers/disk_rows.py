@@ -6,6 +6,7 @@ that names the folder.
 
 import os
 import tempfile
+from array import array
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -180,36 +181,43 @@ def _groups_of(taken: Sequence[tuple[Rows, Ints]]) -> Iterator[Rows]:
         yield rows[begin:end]
 
 
-_UNSORTED_BLOCK_ROWS = 1 << 16
+UNSORTED_ROWS_HELD = 1 << 16
 
 
 class UnsortedRows:
-    """Rows appended once, and read any number of times, in blocks.
+    """Rows of integers, appended once, and read any number of times after that, in blocks.
 
     Raises (each method):
         InvalidRequest: the disk is full.
     """
 
-    def __init__(self, dtype: np.dtype[Any], folder: Path | None) -> None:
-        self._dtype = dtype
-        self._folder = folder
-        self._added: list[tuple[int, ...]] = []
+    def __init__(
+        self, columns: Sequence[str], folder: Path | None, rows_held: int = UNSORTED_ROWS_HELD
+    ) -> None:
+        self._dtype = np.dtype([(name, "i8") for name in columns])
+        self._rows_held = rows_held
+        self._added = array("q")
         self._file: ScratchFile | None = None
+        self._folder = folder
 
     def add(self, *row: int) -> None:
         """Append one row."""
-        self._added.append(row)
-        if len(self._added) >= _UNSORTED_BLOCK_ROWS:
+        self._added.extend(row)
+        if len(self._added) >= self._rows_held * len(row):
             self._write()
 
     def blocks(self) -> Iterator[Rows]:
         """All rows, block by block."""
-        size, at = _UNSORTED_BLOCK_ROWS * self._dtype.itemsize, 0
+        size, at = self._rows_held * self._dtype.itemsize, 0
         while self._file is not None and (block := self._file.read(size, at)):
             yield np.frombuffer(block, self._dtype)
             at += size
         if self._added:
-            yield np.array(self._added, self._dtype)
+            yield np.frombuffer(self._added, self._dtype)
+
+    def all(self) -> Rows:
+        """All rows."""
+        return np.concatenate([np.empty(0, self._dtype), *self.blocks()])
 
     def close(self) -> None:
         """Free the disk space."""
@@ -217,7 +225,7 @@ class UnsortedRows:
             self._file.close()
 
     def _write(self) -> None:
-        rows, self._added = np.array(self._added, self._dtype), []
         if self._file is None:
             self._file = ScratchFile(self._folder)
-        self._file.append(rows.tobytes())
+        self._file.append(self._added.tobytes())
+        self._added = array("q")

@@ -1,8 +1,17 @@
-"""A JSON document of any size, read element by element in bounded memory."""
+"""Input files in bounded memory: bytes, packed by gzip or not, and JSON of any size in them.
 
+JSON is read element by element. Refusals name the file.
+"""
+
+import errno
+import gzip
+import io
+import os
 import re
+import zlib
 from collections.abc import Iterator
-from typing import Protocol, TypeVar
+from pathlib import Path
+from typing import BinaryIO, TypeVar, cast
 
 import msgspec
 
@@ -10,6 +19,9 @@ from app.errors import InvalidTrace
 
 T = TypeVar("T")
 
+_GZIP = b"\x1f\x8b"
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+_READ_BYTES = 1 << 20
 # What decoders raise for malformed input.
 UNDECODABLE = (msgspec.DecodeError, RecursionError, ValueError)
 # Of a value that is decoded, or of a string that is skipped.
@@ -25,15 +37,59 @@ _SCALAR_END = re.compile(rb"[ \t\r\n,\]}]")
 _TEXT = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+("?)', re.DOTALL)
 
 
-class BytePieces(Protocol):
-    """A file's bytes, as `InputFile` gives them."""
+class InputFile:
+    """A file that is read once, from its beginning to its end.
 
-    @property
-    def name(self) -> str:
-        """The file's name."""
+    Raises (each method):
+        InvalidTrace: the file cannot be read, or its gzip is damaged or cut off.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.name = path.name
+        self._path = path
+        self._raw: io.BufferedReader | None = None
+        self._file: BinaryIO | None = None
 
     def read(self) -> bytes:
-        """The next piece; empty at the end."""
+        """The next piece of about a megabyte; empty at the end."""
+        try:
+            if self._file is None:
+                self._raw = self._path.open("rb")
+                self._file = _unpacked(self._raw)
+                return self._file.read(_READ_BYTES).removeprefix(_BYTE_ORDER_MARK)
+            # Whole pieces, as some streams give less than there is.
+            return self._file.read(_READ_BYTES)
+        except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+            raise InvalidTrace(
+                f"{self.name}: the gzip file is damaged or cut off: copy it again"
+            ) from error
+        except OSError as error:
+            raise InvalidTrace(
+                f"{self._path}: cannot be read: {why_unreadable(self._path, error)}"
+            ) from error
+        except ValueError as error:  # a name with a NUL
+            raise InvalidTrace(f"{self._path}: is no file name: name a file") from error
+
+    def close(self) -> None:
+        """Close the file."""
+        for file in (self._file, self._raw):  # what unpacks does not close what is packed
+            if file is not None:
+                file.close()
+
+
+def _unpacked(file: io.BufferedReader) -> BinaryIO:
+    if file.peek(2)[:2] != _GZIP:  # a pipe cannot be wound back
+        return file
+    return cast(BinaryIO, io.BufferedReader(gzip.GzipFile(fileobj=file), _READ_BYTES))
+
+
+def why_unreadable(path: Path, error: OSError, file: str = "file") -> str:
+    """Why a file, or one of some kind, cannot be read, and what to do."""
+    if error.errno == errno.EISDIR or path.is_dir():
+        return f"it is a folder: name a {file}"
+    if error.errno:
+        return f"{os.strerror(error.errno)}: name a {file} that you may read"
+    return "it is damaged: copy or record it again"
 
 
 class JsonStream:
@@ -43,7 +99,7 @@ class JsonStream:
         InvalidTrace: the text is no JSON there, or a value is too long.
     """
 
-    def __init__(self, source: BytePieces, *, noun: str = "element") -> None:
+    def __init__(self, source: InputFile, *, noun: str = "element") -> None:
         self.name = source.name
         self.number = 0
         self._noun = noun

@@ -4,7 +4,7 @@ Its metrics' names are mapped to Paceline's op types. Values that describe the r
 in all files.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TypeVar
 
@@ -13,94 +13,44 @@ from typing_extensions import override
 
 from app.errors import InvalidTrace
 from app.trace.ops import OP_CODES
-from app.trace.readers.importing import ImportOptions, MissingData, OperationImport
-from app.trace.readers.input_file import InputFile
-from app.trace.readers.json_stream import UNDECODABLE, JsonStream
-from app.trace.readers.name_map import NameMap, NameMeaning
+from app.trace.readers.importing import (
+    ImportOptions,
+    MissingData,
+    NameMap,
+    NameMeaning,
+    missing_data,
+)
+from app.trace.readers.json_stream import UNDECODABLE, InputFile, JsonStream
 from app.trace.readers.op_spool import OpSpool
-from app.trace.readers.sample_job import sample_ops
 from app.trace.readers.spooled_import import ImportFacts, SpooledImport
 
-# Registered by the open version, or known to its timeline writer (predefined.py).
-_ALIASES = {
+KNOWN_METRICS: dict[str, tuple[str, ...]] = {
+    # Registered by the open version, or known to its timeline writer (predefined.py).
     "unshard-all-gather": ("params-all-gather",),
     "grad-reduce-scatter": ("grads-reduce-scatter",),
     "grad-all-reduce": ("separate-grads-all-reduce",),
     "grads-reduce-scatter-nonoverlapping": ("grads-reduce-scatter",),
     "params-all-gather-nonoverlapping": ("params-all-gather",),
-}
-# One call that waits for several transfers.
-FUSED_TRANSFERS = {
+    # One call that waits for several transfers.
     "forward-send-backward-recv": ("forward-send", "backward-recv"),
     "backward-send-forward-recv": ("backward-send", "forward-recv"),
     "forward-send-forward-recv": ("forward-send", "forward-recv"),
     "backward-send-backward-recv": ("backward-send", "backward-recv"),
+    # They run inside a computation or the optimizer, whose time has theirs in it; "special" marks
+    # a flush.
+    "tp-allreduce": (),
+    "tp-allgather": (),
+    "tp-reducescatter": (),
+    "optimizer-inner-step": (),
+    "optimizer-copy-to-main-grad": (),
+    "optimizer-copy-main-to-model-params": (),
+    "special": (),
 }
-# They run inside a computation or the optimizer, whose time has theirs in it; "special" marks a
-# flush.
-NESTED_METRICS = (
-    "tp-allreduce",
-    "tp-allgather",
-    "tp-reducescatter",
-    "optimizer-inner-step",
-    "optimizer-copy-to-main-grad",
-    "optimizer-copy-main-to-model-params",
-    "special",
-)
-KNOWN_METRICS: dict[str, tuple[str, ...]] = {
-    **_ALIASES,
-    **FUSED_TRANSFERS,
-    **dict.fromkeys(NESTED_METRICS, ()),
-}
-
-
 _MAX_VALUE_CHARS = 200
 _MAX_VALUES = 8
 
-
-class RunValues:
-    """Values that describe the run, by key; keys in `single` allow one value a run."""
-
-    def __init__(self, single: tuple[str, ...]) -> None:
-        self._single = single
-        self._values: dict[str, list[str]] = {}
-
-    def note(self, at: Callable[[], str], key: str, value: str | int | None) -> None:
-        """Add a value; None and empty text are ignored.
-
-        Raises:
-            InvalidTrace: it contradicts an earlier value.
-        """
-        if value is None or value == "":
-            return
-        text = str(value)[:_MAX_VALUE_CHARS]
-        seen = self._values.setdefault(key, [])
-        if text in seen:
-            return
-        if seen and key in self._single:
-            raise InvalidTrace(
-                f"{at()}: {key} is {text!r} here and {seen[0]!r} before: give the files of one run"
-            )
-        if len(seen) < _MAX_VALUES:
-            seen.append(text)
-
-    def one(self, key: str) -> str | None:
-        """The value, None if there is none."""
-        seen = self._values.get(key)
-        return seen[0] if seen else None
-
-    def labels(self, *keys: str) -> dict[str, str]:
-        """Known keys with their values as text."""
-        return {
-            key: ", ".join(self._values[key])[:_MAX_VALUE_CHARS]
-            for key in keys
-            if key in self._values
-        }
-
-
 T = TypeVar("T")
 
-NAME = "ndtimeline"
 _NO_OPERATION = NameMeaning(())
 _MAX_TIME = 1e17  # microseconds or seconds: beyond all clocks, and good to turn into nanoseconds
 # A first line that is a whole object of its own is a record.
@@ -150,18 +100,14 @@ _ELEMENT = msgspec.json.Decoder(_Element)
 _ARGS = msgspec.json.Decoder(_Args)
 
 
-def open_files(paths: Sequence[Path], options: ImportOptions) -> OperationImport:
-    """The import of one run's files, of either kind."""
-    return NdtimelineImport(paths, options)
-
-
 class NdtimelineImport(SpooledImport):
     """One run's files; micro-batches are numbered by order, as the format has no ids."""
 
     def __init__(self, paths: Sequence[Path], options: ImportOptions) -> None:
         super().__init__(paths, options)
         self._names = NameMap(options, KNOWN_METRICS)
-        self._told = RunValues(("run_id", "trial"))
+        # Of the run; all files of one have the same id and trial.
+        self._told: dict[str, list[str]] = {"run_id": [], "trial": [], "role": []}
         self._num_fused = 0
         self._num_parts = 0
         self._num_round_trips = 0
@@ -172,11 +118,12 @@ class NdtimelineImport(SpooledImport):
     def read(self, spool: OpSpool) -> ImportFacts:
         for path in self.paths:
             self._read_file(path, spool)
+        roles = self._told["role"]
         return ImportFacts(
             missing=self._missing(),
-            name=self._told.one("trial"),
-            run_key=self._told.one("run_id"),
-            labels=self._told.labels("role"),
+            name=next(iter(self._told["trial"]), None),
+            run_key=next(iter(self._told["run_id"]), None),
+            labels={"role": ", ".join(roles)[:_MAX_VALUE_CHARS]} if roles else {},
             numbers_microbatches=True,
             is_interleaved=self._num_round_trips > 0,
         )
@@ -210,8 +157,7 @@ class NdtimelineImport(SpooledImport):
                 f"{spool.at()}: start_ts has {len(starts):,} values and duration "
                 f"{len(lengths):,}: want as many of each"
             )
-        for name in ("run_id", "trial", "role"):
-            self._told.note(spool.at, name, getattr(record, name))
+        self._note_run(spool, record)
         host = record.ip[:_MAX_HOST_CHARS] if record.ip else None
         self._place(spool, rank, (dp_rank, stage, record.tp_rank or 0, host))
         found = self._meant(metric, len(starts))
@@ -221,6 +167,20 @@ class NdtimelineImport(SpooledImport):
             for start_s, length_s in zip(starts, lengths, strict=True):
                 times = _nanoseconds(spool, start_s, length_s, 1e9)
                 spool.add(rank, number, code, *times, mc, mb_id)
+
+    def _note_run(self, spool: OpSpool, record: _Element) -> None:
+        for key, seen in self._told.items():
+            value = getattr(record, key)
+            text = "" if value is None else str(value)[:_MAX_VALUE_CHARS]
+            if not text or text in seen:
+                continue
+            if seen and key != "role":
+                raise InvalidTrace(
+                    f"{spool.at()}: {key} is {text!r} here and {seen[0]!r} before: give the files "
+                    "of one run"
+                )
+            if len(seen) < _MAX_VALUES:
+                seen.append(text)
 
     def _take_event(self, spool: OpSpool, event: _Element) -> None:
         try:
@@ -261,37 +221,30 @@ class NdtimelineImport(SpooledImport):
             self._num_round_trips += times
 
     def _missing(self) -> list[MissingData]:
-        found = [
-            MissingData(
-                f"clocks: {self._num_ops:,} starts are seconds since 1970 of each host's own clock",
-                "they are good to 0.24 us, and offsets between hosts are estimated from the "
-                "operations themselves (docs/clocks.md)",
-            ),
-            *self._names.missing("operations"),
-        ]
-        found.append(
-            MissingData(
-                f"first step: the first NCCL operation of each stream of {len(self._seen):,} ranks",
-                "ndtimeline loses it: leave the first step out of what is analysed",
-            )
+        clocks = MissingData(
+            f"clocks: {self._num_ops:,} starts are seconds since 1970 of each host's own clock",
+            "they are good to 0.24 us, and offsets between hosts are estimated from the operations "
+            "themselves (docs/clocks.md)",
         )
-        if self._num_fused:
-            found.append(
-                MissingData(
-                    f"transfers: {self._num_fused:,} calls wait for a send and a receive at once",
-                    "each is taken as both, with the same times: their transfer times are at most "
-                    "too long, and pipeline communication looks slower than it is",
-                )
-            )
-        if self._num_parts:
-            found.append(
-                MissingData(
-                    f"parts: {self._num_parts:,} operations ran inside others (tensor-parallel "
-                    "collectives, parts of the optimizer)",
-                    "their time is in the operation around them and not told apart",
-                )
-            )
-        return found
+        first_step = MissingData(
+            f"first step: the first NCCL operation of each stream of {len(self._seen):,} ranks",
+            "ndtimeline loses it: leave the first step out of what is analysed",
+        )
+        always = [clocks, *self._names.missing("operations"), first_step]
+        return always + missing_data(
+            (
+                self._num_fused,
+                f"transfers: {self._num_fused:,} calls wait for a send and a receive at once",
+                "each is taken as both, with the same times: their transfer times are at most too "
+                "long, and pipeline communication looks slower than it is",
+            ),
+            (
+                self._num_parts,
+                f"parts: {self._num_parts:,} operations ran inside others (tensor-parallel "
+                "collectives, parts of the optimizer)",
+                "their time is in the operation around them and not told apart",
+            ),
+        )
 
 
 def _elements(stream: JsonStream) -> Iterator[_Element]:
@@ -346,33 +299,3 @@ def _nanoseconds(
     if not (abs(start) < _MAX_TIME and abs(length) < _MAX_TIME):
         raise InvalidTrace(f"{spool.at()}: a time is {max(start, length):.3g}: that is no time")
     return round(start * nanoseconds), round(length * nanoseconds)
-
-
-def sample() -> dict[str, bytes]:
-    """The tiny job as one record a line."""
-    ops = sample_ops()
-    keys = dict.fromkeys((op.rank, op.step, op.optype) for op in ops)
-    records = []
-    for rank, step, optype in keys:
-        same = [op for op in ops if (op.rank, op.step, op.optype) == (rank, step, optype)]
-        records.append(
-            {
-                "ts": same[0].start_ns // 10**9,
-                "rank": rank,
-                "metric": optype,
-                "iteration": 0,
-                "step": step,
-                "value": sum(op.duration_ns for op in same) * 1e-9 / len(same),
-                "start_ts": [op.start_ns * 1e-9 for op in same],
-                "duration": [op.duration_ns * 1e-9 for op in same],
-                "model_chunk": 0,
-                "stage": same[0].stage,
-                "dp_rank": same[0].dp_rank,
-                "tp_rank": 0,
-                "ip": f"10.0.0.{rank}",
-                "role": "trainer",
-                "trial": "sample",
-                "run_id": 3,
-            }
-        )
-    return {"ndtimeline.jsonl": b"".join(msgspec.json.encode(each) + b"\n" for each in records)}

@@ -1,9 +1,9 @@
 """Sorts the operations of an import on disk: added in any order, read back step by step."""
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -46,6 +46,10 @@ PlacedRank = tuple[int, int, int, str | None]  # dp rank, stage, peer, host
 class OpSpool:
     """External sort of operations: added in any order, read back as whole (step, rank) groups.
 
+    Once it is finished, `steps` are ascending and `first_starts` the earliest start in each.
+    `places` are of the ranks that are kept; `num_peers` others do the same work, and have
+    `num_peer_ops` of the operations, which `num_ops` does not count.
+
     `at` is the reader's position (file and place); error texts begin with it. `more` names the
     columns that rows have beside those of every row.
 
@@ -82,6 +86,9 @@ class OpSpool:
         self._blocks: list[tuple[int, int, int, int]] = []  # first row, rows, first step, rank
         self._num_rows = 0
         self._steps: list[tuple[Ints, Ints]] = []  # steps, their first starts
+        self.steps = self.first_starts = np.empty(0, np.int64)
+        self.places: dict[int, WorkerPlace] = {}
+        self.num_ops = self.num_peers = self.num_peer_ops = 0
 
     def place(
         self, rank: int, dp_rank: int, stage: int, *, peer: int = 0, host: str | None = None
@@ -154,16 +161,34 @@ class OpSpool:
         self._take_added()
         self._take(rows)
 
-    def finish(self) -> "SpooledOps":
+    def finish(self) -> Self:
         """Sort what was added, for reading."""
         self._take_added()
         self._flush()
         self._gather_steps()
-        steps, firsts = self._steps[0] if self._steps else (np.empty(0, np.int64),) * 2
-        blocks = tuple(self._blocks)
-        return SpooledOps(
-            self._file, self._dtype, blocks, (steps, firsts), self._places, self._num_by_rank
+        if self._steps:
+            self.steps, self.first_starts = self._steps[0]
+        self.places = _kept_ranks(
+            {rank: place for rank, place in self._places.items() if rank in self._num_by_rank}
         )
+        others = [times for rank, times in self._num_by_rank.items() if rank not in self.places]
+        self.num_peers, self.num_peer_ops = len(others), sum(others)
+        self.num_ops = self._num_by_rank.total() - self.num_peer_ops
+        return self
+
+    def groups(self, rows_held: int = ROWS_HELD) -> Iterator[tuple[int, int, Rows]]:
+        """Rank, step and rows, steps ascending and within each the ranks."""
+        blocks = [
+            SortedBlock(self._file, self._dtype, first, rows) for first, rows, *_ in self._blocks
+        ]
+        firsts = [
+            int(np.searchsorted(self.steps, step)) << RANK_BITS | rank
+            for *_, step, rank in self._blocks
+        ]
+        for rows in merged_groups(blocks, firsts, self.steps, rows_held):
+            rank = int(rows["rank"][0])
+            if rank in self.places:
+                yield rank, int(rows["step"][0]), rows
 
     def close(self) -> None:
         """Free the disk space."""
@@ -225,48 +250,6 @@ class OpSpool:
         found = np.full(known.size, _NO_START)
         np.minimum.at(found, position, firsts)
         self._steps = [(known, found)]
-
-
-class SpooledOps:
-    """The sorted operations, in groups of one step and rank.
-
-    `steps` are ascending, `first_starts` the earliest start in each. `places` are of the ranks
-    that are kept; `num_peers` others do the same work, and have `num_peer_ops` operations.
-    """
-
-    def __init__(
-        self,
-        file: ScratchFile,
-        dtype: np.dtype[Any],
-        blocks: Sequence[tuple[int, int, int, int]],
-        steps: tuple[Ints, Ints],
-        places: Mapping[int, PlacedRank],
-        num_by_rank: Mapping[int, int],
-    ) -> None:
-        self.steps, self.first_starts = steps
-        self._file = file
-        self._dtype = dtype
-        self._blocks = blocks
-        self.places = _kept_ranks(
-            {rank: place for rank, place in places.items() if rank in num_by_rank}
-        )
-        others = [count for rank, count in num_by_rank.items() if rank not in self.places]
-        self.num_peers, self.num_peer_ops = len(others), sum(others)
-        self.num_ops = sum(num_by_rank.values()) - self.num_peer_ops
-
-    def groups(self, rows_held: int = ROWS_HELD) -> Iterator[tuple[int, int, Rows]]:
-        """Rank, step and rows, steps ascending and within each the ranks."""
-        blocks = [
-            SortedBlock(self._file, self._dtype, first, rows) for first, rows, *_ in self._blocks
-        ]
-        firsts = [
-            int(np.searchsorted(self.steps, step)) << RANK_BITS | rank
-            for *_, step, rank in self._blocks
-        ]
-        for rows in merged_groups(blocks, firsts, self.steps, rows_held):
-            rank = int(rows["rank"][0])
-            if rank in self.places:
-                yield rank, int(rows["step"][0]), rows
 
 
 def _kept_ranks(places: Mapping[int, PlacedRank]) -> dict[int, WorkerPlace]:

@@ -1,64 +1,59 @@
 """Every foreign format that can be imported: one row each.
 
-To add one: write app/trace/readers/NAME.py with `open_files` and `sample`, add its row here and
-docs/feeds/NAME.md. The contract tests (tests/trace/readers/test_registry_contract.py) and the
-fuzzer (`python -m benchmarks fuzz --format NAME`) then run over it.
+To add one: write app/trace/readers/NAME.py with a `SpooledImport`, add its row here, a small good
+input to tests/harness/samples/ and docs/feeds/NAME.md. The contract tests
+(tests/trace/readers/test_registry_contract.py) and the fuzzer (`python -m benchmarks fuzz --format
+NAME`) then run over it.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from app.errors import InvalidRequest
-from app.trace.readers import ndtimeline
 from app.trace.readers.importing import ImportOptions, OperationImport
-from app.trace.readers.kineto import kineto_import
-from app.trace.readers.otlp import otlp_import
-from app.trace.readers.published import published_import
+from app.trace.readers.kineto.kineto_import import KinetoImport
+from app.trace.readers.ndtimeline import NdtimelineImport
+from app.trace.readers.otlp.otlp_import import OtlpImport
+from app.trace.readers.published.trace_files import PublishedImport
 
 
 @dataclass(frozen=True, slots=True)
 class Format:
     """A foreign format.
 
-    `opened` is cheap and reads nothing yet. `sample` makes a small good input, content by file
-    name: input of the contract tests and of the fuzzer.
+    `opened` is cheap and reads nothing yet.
     """
 
     name: str
     what: str  # for `paceline import --help`: one line
 
     opened: Callable[[Sequence[Path], ImportOptions], OperationImport]
-    sample: Callable[[], Mapping[str, bytes]]
 
 
 _FORMATS: tuple[Format, ...] = (
     Format(
-        published_import.NAME,
+        "published",
         "one parquet file of operations and its meta file, as StragglerAnalysis publishes them",
-        published_import.open_files,
-        published_import.sample,
+        PublishedImport,
     ),
     Format(
-        otlp_import.NAME,
+        "otlp",
         "OTLP traces with Megatron-LM's span names, JSON or protobuf: host-side times",
-        otlp_import.open_files,
-        otlp_import.sample,
+        OtlpImport,
     ),
     Format(
-        kineto_import.NAME,
+        "kineto",
         "Chrome traces of torch.profiler (Kineto), one file a rank, .json or .json.gz",
-        kineto_import.open_files,
-        kineto_import.sample,
+        KinetoImport,
     ),
     Format(
-        ndtimeline.NAME,
+        "ndtimeline",
         "records of veScale's ndtimeline as JSON, or its Chrome file",
-        ndtimeline.open_files,
-        ndtimeline.sample,
+        NdtimelineImport,
     ),
 )
-FORMATS: dict[str, Format] = {each.name: each for each in _FORMATS}
+FORMATS: dict[str, Format] = {form.name: form for form in _FORMATS}
 
 
 def format_named(name: str) -> Format:
@@ -67,8 +62,7 @@ def format_named(name: str) -> Format:
     Raises:
         InvalidRequest: there is none.
     """
-    found = FORMATS.get(name)
-    if found is None:
+    if name not in FORMATS:
         known = ", ".join(FORMATS)
         raise InvalidRequest(f"format {name[:40]!r} is not known: name one of {known}")
-    return found
+    return FORMATS[name]

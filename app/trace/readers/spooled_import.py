@@ -6,6 +6,7 @@ which micro-batch. Missing data is counted as `MissingData`.
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
@@ -23,8 +24,9 @@ from app.trace.readers.importing import (
     MissingData,
     RankRows,
     WorkerPlace,
+    missing_data,
 )
-from app.trace.readers.op_spool import OpSpool, SpooledOps
+from app.trace.readers.op_spool import OpSpool
 from app.trace.window import Ints
 
 NUMBERED_TYPES = [
@@ -94,51 +96,41 @@ def _count_within(key: Ints) -> Ints:
     return found
 
 
-def missing_operation_data(
-    spool: OpSpool, spooled: SpooledOps, sizes: Parallelism
-) -> list[MissingData]:
+def missing_operation_data(spool: OpSpool, sizes: Parallelism) -> list[MissingData]:
     """Data that any format may omit."""
-    found = []
-    missing = sizes.num_workers - len(spooled.places)
-    if missing:
-        found.append(
-            MissingData(
-                f"workers: {missing:,} of {sizes.num_workers:,} (dp rank, stage) pairs are in no "
-                f"file, the first {_first_missing(spooled.places, sizes)}",
-                "a step is analysed only where every worker recorded it: give the files of all "
-                "workers, or the sizes of what was recorded",
-            )
-        )
-    if spooled.num_peers:
-        found.append(
-            MissingData(
-                f"peers: {spooled.num_peers:,} ranks do the same work as another (tensor- or "
-                f"sequence-parallel); their {spooled.num_peer_ops:,} operations are left out",
-                "a peer that is slower than the one that is kept is not seen",
-            )
-        )
-    if not spool.num_by_type[OP_CODES["optimizer"]]:
-        found.append(
-            MissingData(
-                f"optimizer: none among {int(spool.num_by_type.sum()):,} operations",
-                "a step ends with its latest operation in place of its optimizer",
-            )
-        )
+    missing = sizes.num_workers - len(spool.places)
     num_computations = int(spool.num_by_type[NUMBERED_TYPES].sum())
-    if num_computations and "seq_len_sq" not in spool.more:
-        found.append(
-            MissingData(
-                f"sequence lengths: none of {num_computations:,} computations has its tokens",
-                "that long sequences are the cause can only be told from durations",
-            )
-        )
-    return found
+    return missing_data(
+        (
+            missing,
+            f"workers: {missing:,} of {sizes.num_workers:,} (dp rank, stage) pairs are in no "
+            f"file, the first {_first_missing(spool.places, sizes)}",
+            "a step is analysed only where every worker recorded it: give the files of all "
+            "workers, or the sizes of what was recorded",
+        ),
+        (
+            spool.num_peers,
+            f"peers: {spool.num_peers:,} ranks do the same work as another (tensor- or "
+            f"sequence-parallel); their {spool.num_peer_ops:,} operations are left out",
+            "a peer that is slower than the one that is kept is not seen",
+        ),
+        (
+            not spool.num_by_type[OP_CODES["optimizer"]],
+            f"optimizer: none among {int(spool.num_by_type.sum()):,} operations",
+            "a step ends with its latest operation in place of its optimizer",
+        ),
+        (
+            num_computations and "seq_len_sq" not in spool.more,
+            f"sequence lengths: none of {num_computations:,} computations has its tokens",
+            "that long sequences are the cause can only be told from durations",
+        ),
+    )
 
 
 def _first_missing(places: Mapping[int, WorkerPlace], sizes: Parallelism) -> str:
     there = {(place.dp_rank, place.stage) for place in places.values()}
-    worker = next(w for w in range(sizes.num_workers) if divmod(w, sizes.pp_size) not in there)
-    return "dp_rank {}, stage {}".format(*divmod(worker, sizes.pp_size))
+    workers = (divmod(number, sizes.pp_size) for number in range(sizes.num_workers))
+    return next(("dp_rank {}, stage {}".format(*w) for w in workers if w not in there), "")
 
 
 def missing_microbatch_data(
@@ -147,24 +139,21 @@ def missing_microbatch_data(
     """Missing data for computations without a micro-batch."""
     without = int(spool.num_without_mb[NUMBERED_TYPES].sum())
     total = int(spool.num_by_type[NUMBERED_TYPES].sum())
-    if not without:
-        return []
     what = f"micro-batch ids: {without:,} of {total:,} computations have none"
-    if is_numbering:
-        return [
-            MissingData(
-                f"{what} and are numbered by their starts",
-                "right for GPipe and 1F1B; where a schedule takes micro-batches in another order, "
-                "figures by micro-batch are of the wrong ones, slowdowns are not affected",
-            )
-        ]
-    return [
-        MissingData(
+    return missing_data(
+        (
+            without if is_numbering else 0,
+            f"{what} and are numbered by their starts",
+            "right for GPipe and 1F1B; where a schedule takes micro-batches in another order, "
+            "figures by micro-batch are of the wrong ones, slowdowns are not affected",
+        ),
+        (
+            0 if is_numbering else without,
             f"{what}, and the chunks of an interleaved schedule are not told apart",
             "their order is not guessed: where a stage has several chunks, what-ifs need the chunk "
             "of every computation and refuse its steps",
-        )
-    ]
+        ),
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,7 +183,7 @@ class _SpooledRead(NamedTuple):
     """The result of reading."""
 
     facts: ImportFacts
-    spooled: SpooledOps
+    spool: OpSpool
     described: ImportSummary
     numbers_microbatches: bool
     hides_chunks: bool
@@ -224,7 +213,7 @@ class SpooledImport(ABC):
     def chunks(self) -> Iterator[RankRows]:
         """The rows, step by step, and within a step rank by rank."""
         done = self._read()
-        for rank, step, rows in self._groups(done.spooled):
+        for rank, step, rows in self._groups(done.spool):
             ordered = self._numbered(done, rank, step, rows)
             for begin in range(0, ordered.size, MAX_CHUNK_ROWS):
                 yield _chunk(done, rank, step, ordered[begin : begin + MAX_CHUNK_ROWS])
@@ -243,17 +232,15 @@ class SpooledImport(ABC):
         return self._done
 
     def _described(self, facts: ImportFacts, spool: OpSpool) -> _SpooledRead:
-        try:
-            spooled = spool.finish()
-        except InvalidTrace as error:
-            raise InvalidTrace(f"{self._files()}: {error}") from error
-        if not spooled.num_ops:
+        with self._named():
+            spool.finish()
+        if not spool.num_ops:
             raise InvalidTrace(
                 f"{self._files()}: no operation of a training step is there: record at least one "
                 "step, or say with --map which names are operations"
             )
-        sizes = self._sizes(facts, spooled.places, max(spool.highest_chunk, 0))
-        missing = [*facts.missing, *missing_operation_data(spool, spooled, sizes)]
+        sizes = self._sizes(facts, spool.places, max(spool.highest_chunk, 0))
+        missing = [*facts.missing, *missing_operation_data(spool, sizes)]
         is_interleaved = facts.is_interleaved or sizes.vpp_size > 1
         hides_chunks = facts.numbers_microbatches and is_interleaved and spool.highest_chunk <= 0
         is_numbering = facts.numbers_microbatches and not hides_chunks
@@ -262,17 +249,17 @@ class SpooledImport(ABC):
         described = ImportSummary(
             name=self.options.name or facts.name,
             parallelism=sizes,
-            places=spooled.places,
-            num_ops=spooled.num_ops,
-            steps=spooled.steps,
+            places=spool.places,
+            num_ops=spool.num_ops,
+            steps=spool.steps,
             missing=tuple(missing),
             op_types=facts.op_types or self.options.op_types,
             run_key=facts.run_key,
-            origin_ns=spooled.first_starts if facts.has_clock else None,
+            origin_ns=spool.first_starts if facts.has_clock else None,
             labels=facts.labels,
             more=spool.more,
         )
-        return _SpooledRead(facts, spooled, described, is_numbering, hides_chunks)
+        return _SpooledRead(facts, spool, described, is_numbering, hides_chunks)
 
     def _sizes(
         self, facts: ImportFacts, places: Mapping[int, WorkerPlace], highest_chunk: int
@@ -291,28 +278,32 @@ class SpooledImport(ABC):
                     f"{self._files()}: {size} is {sizes[size]}, but rank {rank} has {word} "
                     f"{highest}: correct the sizes"
                 )
-        try:
+        with self._named(InvalidRequest):
             return Parallelism(**sizes)
-        except InvalidRequest as error:
-            raise InvalidTrace(f"{self._files()}: {error}") from error
 
-    def _groups(self, spooled: SpooledOps) -> Iterator[tuple[int, int, Rows]]:
-        try:
-            yield from spooled.groups()
-        except InvalidTrace as error:
-            raise InvalidTrace(f"{self._files()}: {error}") from error
+    def _groups(self, spool: OpSpool) -> Iterator[tuple[int, int, Rows]]:
+        with self._named():
+            yield from spool.groups()
 
     def _numbered(self, done: _SpooledRead, rank: int, step: int, rows: Rows) -> Rows:
         ordered = by_start(rows, holds_seconds=done.facts.holds_seconds)
-        try:
+        with self._named(where=f"rank {rank}, step {step}: "):
             number_operations(ordered, done.described.op_types)
-        except InvalidTrace as error:
-            raise InvalidTrace(f"{self._files()}: rank {rank}, step {step}: {error}") from error
         if done.numbers_microbatches:
             number_microbatches(ordered)
         if done.hides_chunks:
             ordered["mc"] = -1
         return ordered
+
+    @contextmanager
+    def _named(
+        self, refusal: type[InvalidRequest] = InvalidTrace, where: str = ""
+    ) -> Iterator[None]:
+        """Refusals in the block name the files."""
+        try:
+            yield
+        except refusal as error:
+            raise InvalidTrace(f"{self._files()}: {where}{error}") from error
 
     def _files(self) -> str:
         """The files' names, for a message about all of them."""

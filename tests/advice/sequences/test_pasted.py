@@ -4,10 +4,9 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.advice.sequences.balance import longest_first
-from app.advice.sequences.packing import Document, OutlierPacker, Workload
-from app.advice.sequences.pasted import ASSIGN, CHOOSE_SHARDING, PACKER
-from app.advice.sequences.sharding import choose_sharding
+from app.advice.sequences.balance import ASSIGN, longest_first
+from app.advice.sequences.packing import PACKER, Document, OutlierPacker, Workload
+from app.advice.sequences.sharding import CHOOSE_SHARDING, choose_sharding
 
 
 def defined(code):

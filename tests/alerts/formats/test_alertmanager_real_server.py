@@ -5,9 +5,9 @@ import time
 
 import pytest
 
+from app.alerts.connection import parse_networks
 from app.alerts.formats.registry import render_notice
-from app.alerts.guard.connection import parse_networks
-from app.alerts.guard.guard import SsrfGuard
+from app.alerts.guard import SsrfGuard
 from app.alerts.sending import Transport, send
 from tests.alerts.alertmanager_server import alertmanager, wait_for
 from tests.alerts.http_receiver import receiver

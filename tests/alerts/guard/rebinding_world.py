@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from app.alerts.guard.guard import SsrfGuard, operator_guard
+from app.alerts.guard import SsrfGuard, operator_guard
 from app.errors import Blocked
 
 PUBLIC = "93.184.216.34"

@@ -9,8 +9,8 @@ import httpcore
 import httpx
 import pytest
 
-from app.alerts.guard.connection import MAX_READ_BYTES, Deadline, PinnedBackend, parse_networks
-from app.alerts.guard.guard import SsrfGuard
+from app.alerts.connection import MAX_READ_BYTES, Deadline, PinnedBackend, parse_networks
+from app.alerts.guard import SsrfGuard
 from app.errors import Blocked
 from tests.alerts.guard.stubs import dripping, saying, serving, silent
 from tests.harness.certificates import make_certificate

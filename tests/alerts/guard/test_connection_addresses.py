@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.alerts.guard.connection import is_in, is_public, parse_address, parse_networks, unwrapped
+from app.alerts.connection import is_in, is_public, parse_address, parse_networks, unwrapped
 from app.errors import Blocked
 from tests.alerts.guard.spellings import SPELLINGS
 

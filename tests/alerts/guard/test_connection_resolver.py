@@ -3,7 +3,7 @@ import threading
 
 import pytest
 
-from app.alerts.guard.connection import SystemResolver
+from app.alerts.connection import SystemResolver
 
 
 def test_names_become_addresses():

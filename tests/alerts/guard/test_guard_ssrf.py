@@ -11,8 +11,8 @@ import httpcore
 import httpx
 import pytest
 
-from app.alerts.guard.connection import is_public, parse_networks
-from app.alerts.guard.guard import SsrfGuard, operator_guard
+from app.alerts.connection import is_public, parse_networks
+from app.alerts.guard import SsrfGuard, operator_guard
 from app.errors import Blocked
 from tests.alerts.guard.sentinel import sentinel
 from tests.alerts.guard.spellings import SPELLINGS, TRICKS

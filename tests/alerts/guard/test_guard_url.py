@@ -1,6 +1,6 @@
 import pytest
 
-from app.alerts.guard.guard import PORTS, SsrfGuard
+from app.alerts.guard import PORTS, SsrfGuard
 from app.errors import Blocked
 
 

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field, replace
 
-from app.alerts.planning.plan import NotificationTiming
+from app.alerts.planning import NotificationTiming
 
 
 @dataclass(frozen=True)

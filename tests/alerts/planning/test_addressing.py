@@ -1,13 +1,13 @@
 from dataclasses import replace
 from typing import Any
 
+from app.alerts.addressing import notices_for
 from app.alerts.alert import Detail
 from app.alerts.formats.figures import notice_title
 from app.alerts.labels import Matcher
 from app.alerts.notice import NoticeGroup
 from app.alerts.picture_links import SignedPictureLinks
-from app.alerts.planning.addressing import notices_for
-from app.alerts.planning.plan import Draft
+from app.alerts.planning import Draft
 from tests.alerts.current_alerts import make_receiver, told
 
 GROUP = NoticeGroup("default/llm 70b", "LLM", "slow", "https://paceline.example/")

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from app.alerts.planning.plan import (
+from app.alerts.planning import (
     LastNotified,
     NotificationPlan,
     NotificationTiming,

@@ -4,7 +4,7 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from app.alerts.readings.facts import MissingDataFacts
+from app.alerts.facts import MissingDataFacts
 from app.alerts.rule import Rule
 from tests.alerts.alert_factories import (
     AT_ONCE,

@@ -3,14 +3,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.alerts.formats.text import shorten_notice
-from app.alerts.readings.readings import (
+from app.alerts.readings import (
     MISSING_DATA_READINGS,
     WINDOW_READINGS,
     with_default_thresholds,
 )
-from app.alerts.rule import MAX_RUNBOOK_CHARS, ON, SEVERITIES, Rule
-from app.alerts.rules.defaults import default_rules, rules_of_file
-from app.alerts.rules.rule_text import MAX_RULES_BYTES, dump_rules, parse_rules
+from app.alerts.rule import MAX_RUNBOOK_CHARS, ON, SEVERITIES, Rule, default_rules
+from app.alerts.rules.rule_text import (
+    MAX_RULES_BYTES,
+    dump_rules,
+    parse_rules,
+    rules_of_file,
+)
 from app.errors import InvalidRules, StartUpFailed
 from tests.alerts.notices import notice
 
@@ -165,6 +169,12 @@ def test_another_file_type_is_quoted_in_the_error():
     assert (len(found), found[-1]) == (101, (None, "and 200 more"))
 
 
+def test_a_mapping_of_very_many_keys_is_not_read_to_its_end():
+    keys = "".join(f"\n  k{number}: 1" for number in range(5_000))
+    found = problems(f"rules:\n- name: a{keys}")
+    assert found == [(1_002, "more than 1,000 keys")]
+
+
 def test_yaml_alias_bombs_are_refused():
     layers = "\n".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]" for n in range(1, 30))
     assert any("anchor" in words for _, words in problems(f"a0: &a0 [x]\n{layers}\nrules: *a29"))
@@ -201,7 +211,7 @@ def test_a_text_that_is_too_long_is_not_read():
         (["name: a", "on: stalled", "for: {windows: 1.5}"], "a whole number"),
         (["name: a", "on: stalled", "severity: bad"], "info, warning, critical"),
         (["name: a", "on: stalled", "runbook: javascript:alert(1)"], "want an address"),
-        (["name: a", "on: stalled", 'jobs: ""'], "a pattern has"),
+        (["name: a", "on: stalled", 'jobs: ""'], "a pattern of"),
         (["name: a", "on: stalled", 'labels: {a: "\\u202e"}'], "cannot be printed"),
         (["name: a", "on: stalled", f"labels: {{a: {'x' * 257}}}"], "at most 256"),
         (["name: a", "on: stalled", "inhibits: b"], "a list of rules"),

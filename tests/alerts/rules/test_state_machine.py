@@ -103,6 +103,19 @@ def test_a_missing_subject_counts_as_below(firing):
     assert ended.detail.gpu_hours_lost_per_hour is None
 
 
+def test_trouble_that_comes_and_goes_counts_and_what_is_over_raises_nothing():
+    over = look(1.2, is_over=True)
+    state, kinds = followed(RULE, [over, 1.2, over, over])
+    assert (state.phase, state.num_windows, kinds) == ("pending", 4, ["pending"])
+    assert followed(RULE, [1.2], state)[1] == ["firing"], "it came back"
+    assert followed(RULE, [1.0], state)[1] == ["cleared"], "it was over"
+
+
+def test_trouble_that_ended_within_a_window_does_not_resolve_by_that_window(firing):
+    state, kinds = followed(RULE, [look(1.2, is_over=True)], firing)
+    assert (state.phase, state.below_s, kinds) == ("firing", 0.0, [])
+
+
 def test_an_unsure_reading_neither_raises_nor_resolves(firing):
     unsure = look(1.5, is_sure=False)
     assert by_window(RULE, None, fresh(RULE), unsure, moment(0)).state is None

@@ -5,7 +5,7 @@ from contextlib import ExitStack
 import pytest
 import uvloop
 
-from app.api.http.accepting import MAX_ACCEPTED_PER_TURN, BurstAcceptor
+from app.api.http.connection import MAX_ACCEPTED_PER_TURN, BurstAcceptor
 
 CALLERS = 200
 

@@ -3,8 +3,7 @@
 import pytest
 from structlog.testing import capture_logs
 
-from app.api.http.auth import Authenticator
-from app.api.http.credential_cache import FRESH_S
+from app.api.http.auth import FRESH_S, Authenticator
 from app.errors import StoreUnavailable, TooManyRequests, Unauthorised
 from app.store import tokens
 from app.store.tokens import NewToken

@@ -6,7 +6,7 @@ from functools import partial
 import pytest
 
 from app.api.http.caching import ComputeCache
-from app.api.service.service import TTL_PER_COMPUTE_S, cost_aware_cache
+from app.api.service.service import TTL_PER_COMPUTE_S
 from tests.api.server import Clock
 
 
@@ -38,9 +38,13 @@ class Compute:
         return self.number
 
 
+def cost_aware(clock):
+    return ComputeCache(max_size=10, ttl_per_compute_s=TTL_PER_COMPUTE_S, monotonic=clock)
+
+
 def test_value_expires_after_100_times_its_compute_time():
     clock = Clock()
-    cache, compute = cost_aware_cache(clock), Compute(clock, 0.5)
+    cache, compute = cost_aware(clock), Compute(clock, 0.5)
     assert cache.get("a", compute) == 1
     clock.now_s += 0.5 * TTL_PER_COMPUTE_S - 0.1
     assert cache.get("a", compute) == 1
@@ -81,7 +85,7 @@ def test_newest_value_stays_although_it_is_larger_than_the_cache():
 
 def test_concurrent_caller_waits_for_the_running_computation():
     clock = Clock()
-    cache, compute = cost_aware_cache(clock), Compute(clock, 1.0)
+    cache, compute = cost_aware(clock), Compute(clock, 1.0)
     values = []
     second = threading.Thread(target=lambda: values.append(cache.get("a", compute)))
 
@@ -102,4 +106,4 @@ def test_failed_computation_caches_nothing_and_frees_the_key():
         cache.get("a", lambda: 1 // 0)
     assert kept(cache, "a") is None
     assert cache.get("a", lambda: 1) == 1
-    assert not cache._computing._locks
+    assert not cache._computing

@@ -13,7 +13,7 @@ import uvicorn
 
 from app.api.http import connection
 from app.api.http.connection import BoundedHeaders
-from app.api.http.download import Download
+from app.api.routes.windows.traces import Download
 
 pytestmark = pytest.mark.anyio
 

@@ -6,8 +6,8 @@ import uvicorn
 from fastapi import FastAPI
 from starlette.middleware import Middleware
 
-from app.api.http.in_flight import InFlightLimit, ProjectShareLimit, RequestPace
 from app.api.http.request_kinds import Kind
+from app.api.http.work_places import InFlightLimit, ProjectShareLimit, RequestPace
 from app.errors import NoPlace, Unavailable
 from tests.api.http.held_requests import BATCH, PAGE, HeldRoute, asked, held, ignore, no_body, turns
 from tests.e2e.stack import free_port

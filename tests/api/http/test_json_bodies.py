@@ -7,7 +7,7 @@ import pytest
 from fastapi.exceptions import RequestValidationError
 from pydantic import BaseModel, ConfigDict, FailFast
 
-from app.api.http.json_bodies import JSON_TYPE, MAX_FIELDS, read_json, read_model
+from app.api.http.bodies import JSON_TYPE, MAX_FIELDS, read_json, read_model
 from app.errors import BadRequest
 
 

@@ -2,7 +2,7 @@ import pytest
 
 from app.api.http.errors import refusal
 from app.api.http.principal import ROOT, attach_principal
-from app.api.http.refused_jobs import RefusedJobs
+from app.api.http.request_log import ApiMetrics, RefusedJobs, RequestLog
 from app.errors import QueueUnavailable
 from app.store import as_of
 from app.store.as_of import ANY_JOB, EVERY_JOB
@@ -57,3 +57,26 @@ def test_refusals_for_a_part_that_is_away_are_told_of_the_service_and_judge_no_o
     refused.note(found, 503)
     refused.note(scope(), 202)
     assert ANY_JOB not in saved(api.store, refused, now_s=200.0), "others' pushes were taken"
+
+
+@pytest.mark.parametrize(("others_get", "is_away"), [(202, False), (400, True)])
+async def test_service_is_not_away_while_the_middleware_sees_other_pushes_taken(
+    api, others_get, is_away
+):
+    async def answer(of, _receive, send):
+        if of["path"] == OPS:
+            refusal(of, QueueUnavailable("the event queue does not answer"))
+        status = 503 if of["path"] == OPS else others_get
+        await send({"type": "http.response.start", "status": status, "headers": []})
+
+    async def nothing():
+        return {}
+
+    async def ignore(_message):
+        pass
+
+    refused = RefusedJobs()
+    log = RequestLog(answer, measured=ApiMetrics(), nouns=(), refused=refused)
+    for path in (OPS, OPS.replace("llm-70b", "another")):
+        await log(scope(path), nothing, ignore)
+    assert (ANY_JOB in saved(api.store, refused)) is is_away

@@ -5,16 +5,16 @@ import asyncio
 import pytest
 import structlog
 
-from app.api.http.download import Download
 from app.api.http.middleware import ErrorMiddleware
-from app.api.http.refused_jobs import RefusedJobs
 from app.api.http.request_log import (
     MAX_LINES_PER_S,
     ApiMetrics,
     LogRateLimit,
+    RefusedJobs,
     RequestLog,
     route_label,
 )
+from app.api.routes.windows.traces import Download
 from tests.api.server import TOKEN, json_batch
 
 pytestmark = pytest.mark.anyio

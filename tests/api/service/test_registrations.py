@@ -2,7 +2,7 @@
 
 import pytest
 
-from app.api.service.registrations import STALE_S, RegistrationCache
+from app.api.service.service import JOB_STALE_S, RegistrationCache
 from app.errors import JobNotFound, StoreUnavailable
 from tests.api.server import json_batch
 from tests.api.stores import CountingStore
@@ -26,31 +26,31 @@ def found(api, store):
 
 
 async def test_known_job_is_found_for_an_hour_without_the_store(api, store, found):
-    known = await found.find(JOB)
+    known = await found.get(JOB)
     store.is_up = False
     for _ in range(4):
-        api.clock.now_s += STALE_S / 4 - 1
-        assert await found.find(JOB) == known
+        api.clock.now_s += JOB_STALE_S / 4 - 1
+        assert await found.get(JOB) == known
     api.clock.now_s += 5
     with pytest.raises(StoreUnavailable):
-        await found.find(JOB)
+        await found.get(JOB)
 
 
 async def test_unknown_job_is_not_found_without_the_store(store, found):
     store.is_up = False
     with pytest.raises(StoreUnavailable):
-        await found.find(JOB)
+        await found.get(JOB)
     store.is_up = True
     with pytest.raises(JobNotFound):
-        await found.find("default/other")
+        await found.get("default/other")
 
 
-async def test_find_now_needs_the_store(api, store, found):
-    known = await found.find(JOB)
+async def test_get_now_needs_the_store(api, store, found):
+    known = await found.get(JOB)
     store.is_up = False
     with pytest.raises(StoreUnavailable):
-        await found.find_now(JOB)
-    assert await found.find(JOB) == known
+        await found.get_now(JOB)
+    assert await found.get(JOB) == known
 
 
 async def test_batches_are_accepted_while_the_store_is_away(api, monkeypatch):

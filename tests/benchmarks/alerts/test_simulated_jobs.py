@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from app.alerts.rules.defaults import default_rules
+from app.alerts.rule import default_rules
 from app.synth.faults.slow_compute import SlowWorker
-from app.synth.restarts import simulated_runs
+from app.synth.job import simulated_runs
 from benchmarks.alerts.faults import try_fault
 from benchmarks.alerts.scenarios import SCENARIOS, false_alerts
 from benchmarks.alerts.simulated_service import evaluate_rules, facts_of, simulated_service

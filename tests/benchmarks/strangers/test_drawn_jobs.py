@@ -5,7 +5,7 @@ import pytest
 
 from app.monitor import observe
 from app.result.finding import Culprit
-from app.result.step_counts import mean_s
+from app.result.window_result import mean_s
 from benchmarks.strangers.drawn_jobs import JobNumber, draw_job
 from benchmarks.strangers.faults.kinds import KINDS
 from benchmarks.strangers.figures import figures_of

@@ -1,7 +1,7 @@
 """The clock beside the steps of an axis."""
 
-from app.charts.base.figure import FigureMeta, meta
-from app.charts.base.step_axis import StepAxis, add_clock
+from app.charts.base.figure import meta
+from app.charts.base.step_axis import StepAxis
 from app.charts.base.theme import LIGHT
 
 # 2026-11-24 02:41:07 UTC
@@ -37,9 +37,7 @@ def test_a_step_of_unknown_time_has_no_label_and_no_place_in_the_clock():
 
 def test_the_figure_has_the_times_for_readers_in_other_zones():
     at = axis(4, 60.0)
-    figure_meta: FigureMeta = meta("A sentence.", ["step"], [])
-    add_clock(figure_meta, at)
-    clock = figure_meta["clock"]
+    clock = meta("A sentence.", ["step"], [], clock=at.clock)["clock"]
     assert clock["steps"] == [0, 1, 2, 3]
     assert clock["started_s"][1] == START_S + 60
     assert clock["ticks"][0] == START_S

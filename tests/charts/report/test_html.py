@@ -10,8 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from app import formatting
-from app.charts.report.embedded import Assets
-from app.charts.report.html import html_report
+from app.charts.report.html import Assets, html_report
 from app.diagnosis.job_history import History
 from app.monitor import analysed
 from app.result.finding import Culprit

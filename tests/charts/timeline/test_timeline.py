@@ -7,8 +7,7 @@ import plotly.graph_objects as go
 import pytest
 
 from app.charts.base.theme import LIGHT, THEMES
-from app.charts.timeline.axes import LaneLayout, time_axis
-from app.charts.timeline.bars import waiting_by_stage
+from app.charts.timeline.bars import LaneLayout, time_axis, waiting_by_stage
 from app.charts.timeline.critical_path import parts_of, path_boxes, path_parts
 from app.charts.timeline.timeline import MAX_BARS, step_headline, timeline
 from app.engine.replays import prepare

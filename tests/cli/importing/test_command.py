@@ -11,8 +11,8 @@ from app.trace.job import Parallelism
 from app.trace.ops import BUILT_IN
 from app.trace.readers.published import trace_files
 from app.trace.readers.registry import FORMATS
-from app.trace.readers.sample_job import sample_ops
 from tests.cli.recording_server import TOKEN, running_server
+from tests.harness.samples.job import sample_ops
 from tests.trace.readers.samples import put
 
 

@@ -13,15 +13,14 @@ from typer.testing import CliRunner
 
 from app.cli import app
 from app.cli.ingest_client import IngestClient
-from app.cli.simulating.faults import fault_example, fault_settings, parse_fault
+from app.cli.simulating.job import fault_example, fault_settings, parse_fault
 from app.cli.simulating.output import push_runs
 from app.errors import InvalidRequest
 from app.synth.faults.fault import FaultSteps
 from app.synth.faults.interruptions import AllocatorStalls, DataLoading, GcPauses
 from app.synth.faults.registry import FAULTS
 from app.synth.faults.slow_compute import SlowWorker
-from app.synth.job import SimulatedJob
-from app.synth.restarts import EVENTS, Resize, Restart, SimulatedRun, simulated_runs
+from app.synth.job import EVENTS, Resize, Restart, SimulatedJob, SimulatedRun, simulated_runs
 from app.synth.straggler_law import TAILS
 from app.trace.job import Parallelism
 from app.trace.readers.published import trace_files

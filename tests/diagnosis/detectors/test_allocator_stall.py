@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from app.diagnosis.detector import CostFigures
-from app.diagnosis.detectors.allocator_stall import AllocatorStall
+from app.diagnosis.detectors.stalled_workers import AllocatorStall
 from app.result.finding import Culprit
 from app.synth.cluster import Cluster
 from app.synth.costs import OperationCosts

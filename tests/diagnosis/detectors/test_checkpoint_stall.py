@@ -9,7 +9,7 @@ import pytest
 from app.diagnosis.detector import CostFigures
 from app.diagnosis.detectors.checkpoint_stall import CheckpointStall
 from app.result.finding import Culprit
-from app.synth.faults.stops import CheckpointStalls
+from app.synth.faults.interruptions import CheckpointStalls
 from app.synth.normal_variation import SpecialSteps
 from app.trace.window import SkippedStep, Window
 from tests.diagnosis.jobs import diagnosed, findings_of

@@ -5,15 +5,16 @@ from dataclasses import replace
 import pytest
 
 from app.diagnosis.detector import CostFigures
-from app.diagnosis.detectors.cpu_contention import CONFIDENCE, CpuContention
+from app.diagnosis.detectors.stalled_workers import CONTENTION as LIMITS
+from app.diagnosis.detectors.stalled_workers import CpuContention
 from app.diagnosis.evidence.interruptions import stalls
 from app.result.finding import Culprit
 from app.synth.cluster import Cluster
 from app.synth.costs import OperationCosts
 from app.synth.faults.fault import FaultSteps
 from app.synth.faults.interruptions import AllocatorStalls, DataLoading, GcPauses
+from app.synth.faults.interruptions import CpuContention as BusyHost
 from app.synth.faults.slow_compute import SlowHost
-from app.synth.faults.stops import CpuContention as BusyHost
 from app.synth.noise import HeavyTailed
 from tests.diagnosis.suspects import (
     attributed_and_real_cost,
@@ -32,7 +33,7 @@ UNKNOWN = CostFigures(None, None, None)
 def test_the_host_is_named():
     found = suspicion(CONTENTION, job(BusyHost("host-002")))
     assert found.culprits == (Culprit(host="host-002"),)
-    assert found.confidence == CONFIDENCE
+    assert found.confidence == LIMITS.confidence
     said = found.wording(UNKNOWN)
     assert "both workers of host-002 are held up irregularly" in said
     assert "something else uses the CPUs of this host" in said
@@ -52,7 +53,7 @@ def test_stops_of_computations_alone_leave_more_doubt():
     # Ranks 8 and 9 are on host-004.
     found = suspicion(CONTENTION, job(AllocatorStalls(((0, 2), (1, 2)), rate=0.3)))
     assert found.culprits == (Culprit(host="host-004"),)
-    assert found.confidence < CONFIDENCE
+    assert found.confidence < LIMITS.confidence
 
 
 @pytest.mark.parametrize("pp", [1, 4])
@@ -87,7 +88,7 @@ def test_without_hosts_successive_ranks_that_fill_one_are_named():
     made = job(BusyHost("host-001"), cluster=Cluster(gpus_per_host=4))
     found = suspected(CONTENTION, case_of(replace(made.record(range(16)).window(), hosts={})))
     assert found.culprits == (Culprit(stage=1),)
-    assert found.confidence <= CONFIDENCE
+    assert found.confidence <= LIMITS.confidence
     assert "ranks 4 to 7, which would fill one host, are held up irregularly" in found.wording(
         UNKNOWN
     )

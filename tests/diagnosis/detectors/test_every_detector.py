@@ -14,11 +14,17 @@ from app.diagnosis.diagnose import DETECTORS
 from app.result.finding import Culprit
 from app.synth.costs import OperationCosts
 from app.synth.faults.fault import FaultSteps
-from app.synth.faults.interruptions import AllocatorStalls, DataLoading, GcPauses
+from app.synth.faults.interruptions import (
+    AllocatorStalls,
+    CheckpointStalls,
+    CpuContention,
+    DataLoading,
+    GcPauses,
+    JobStop,
+)
 from app.synth.faults.sequence_imbalance import SequenceImbalance
 from app.synth.faults.slow_compute import LongLastStage, SlowWorker, UniformSlowdown
 from app.synth.faults.slow_network import SlowLink
-from app.synth.faults.stops import CheckpointStalls, CpuContention, JobStop
 from app.synth.noise import HeavyTailed
 from app.synth.normal_variation import SpecialSteps
 from app.trace.window import Window

@@ -12,9 +12,9 @@ from app.diagnosis.evidence import expert_load
 from app.diagnosis.evidence.expert_load import NOT_TOLD_APART
 from app.result.finding import RuledOut
 from app.synth.costs import OperationCosts
+from app.synth.faults.sequence_imbalance import ExpertImbalance as UnevenExperts
 from app.synth.faults.sequence_imbalance import SequenceImbalance
 from app.synth.faults.slow_compute import LongLastStage, SlowWorker
-from app.synth.faults.stops import ExpertImbalance as UnevenExperts
 from app.synth.noise import HeavyTailed
 from app.trace.job import Parallelism
 from app.trace.ops import OP_CODES
@@ -60,12 +60,12 @@ def test_noise_of_one_of_many_blocks_is_no_load_where_few_steps_are_sampled(monk
     monkeypatch.setattr(expert_load, "MAX_SAMPLED_COMPUTATIONS", 1)
     noisy = replace(OperationCosts(), noise=0.1)
     sizes = {"parallelism": Parallelism(1024, 2, ep_size=2)}
-    case = case_of(job(costs=noisy, **sizes).record(range(32)).window())
-    found = expert_load.expert_load(case)
+    window = job(costs=noisy, **sizes).record(range(32)).window()
+    found = expert_load.expert_load(case_of(window))
     assert found is not None
     assert not found.varies
     monkeypatch.setattr(expert_load, "MIN_BLOCK_COMPUTATIONS", 1)
-    few = expert_load.expert_load(case)
+    few = expert_load.expert_load(case_of(window))
     assert few is not None
     assert few.varies, "the test needs noise that fewer steps do not outweigh"
 

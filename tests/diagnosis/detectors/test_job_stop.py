@@ -5,12 +5,13 @@ import pytest
 
 from app.diagnosis.detector import CostFigures, Suspicion
 from app.diagnosis.detectors.job_stop import JobStop
-from app.diagnosis.evidence.stops import WorkerStop, without_followers
+from app.diagnosis.evidence.interruptions import InterruptionKind, rows_of_group
+from app.diagnosis.evidence.stops import is_follower
 from app.result.finding import Culprit
 from app.synth.costs import OperationCosts
 from app.synth.faults.fault import FaultSteps
-from app.synth.faults.stops import CheckpointStalls
-from app.synth.faults.stops import JobStop as StoppedWorkers
+from app.synth.faults.interruptions import CheckpointStalls
+from app.synth.faults.interruptions import JobStop as StoppedWorkers
 from app.synth.noise import HeavyTailed
 from app.synth.normal_variation import SpecialSteps
 from tests.diagnosis.stopped_windows import freeze, longer_gaps
@@ -65,17 +66,15 @@ def test_cost_is_the_recorded_one_whatever_a_replay_has():
     assert found.cost == pytest.approx(excess_s / recorded_s.sum())
 
 
-@pytest.mark.parametrize(("until_s", "num_left"), [(9.0, 1), (5.001, 2)])
-def test_workers_that_go_on_later_with_a_receive_only_follow(until_s, num_left):
+@pytest.mark.parametrize(("until_s", "follows"), [(9.0, True), (5.001, False)])
+def test_workers_that_go_on_later_with_a_receive_only_follow(until_s, follows):
     case = case_of(job().record(range(4)).window())
     [group] = case.groups
     template = group.replayer.template
     [own, received] = (template.ops(stage, "backward-recv")[0] for stage in (1, 2))
-    stopped = WorkerStop((0, 1), 4.0, own, is_inside=False, usual_s=0.0, until_s=5.0)
-    follows = WorkerStop((0, 2), 4.0, received, is_inside=False, usual_s=0.0, until_s=until_s)
-    left = without_followers(group, [stopped, follows])
-    assert stopped in left
-    assert len(left) == num_left
+    rows, lanes, seconds = np.array([own, received]), np.array([0, 0]), np.array([4.0, 4.0])
+    stops = rows_of_group(case, 0, InterruptionKind.LATE, rows, lanes, seconds, 0.0)
+    assert is_follower(group, stops, np.array([5.0, until_s])).tolist() == [False, follows]
 
 
 @pytest.mark.parametrize("share", [0.2, 0.5, 0.8])

@@ -95,7 +95,8 @@ def test_reason_without_a_distinct_step_mentions_no_step(monkeypatch):
     num_slow[0, 1] = 3
     excess = 4.0 * num_slow.sum(axis=-1)
     spread = replace(net, num=np.full_like(net.num, 10), num_slow=num_slow, excess=excess)
-    monkeypatch.setattr("app.diagnosis.detectors.link.network_transfers", lambda _: spread)
+    suspects = "app.diagnosis.evidence.network_suspects"
+    monkeypatch.setattr(f"{suspects}.network_transfers", lambda _: spread)
     found = denied(FLAP, net.case)
     assert found.insufficient
     assert "no step has enough of them" in found.reason

@@ -6,7 +6,7 @@ import pytest
 from app.diagnosis.evidence.sequence_lengths import relative_durations
 from app.result.finding import Culprit
 from app.synth.costs import OperationCosts
-from app.synth.faults.effects import affected_steps
+from app.synth.faults.fault import affected_steps
 from app.synth.faults.interruptions import GcPauses
 from app.synth.faults.sequence_imbalance import SequenceImbalance
 from app.synth.faults.sequence_imbalance import _set_lengths as tell

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from app.diagnosis.detectors.slow_optimizer import slow_optimizer
+from app.diagnosis.detectors.other_slow_workers import slow_optimizer
 from app.synth.costs import OperationCosts
 from app.synth.faults.slow_compute import LongLastStage, SlowStage, SlowWorker
 from tests.diagnosis.detectors.test_slow_worker import SlowOptimizer

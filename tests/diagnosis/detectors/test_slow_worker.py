@@ -6,9 +6,9 @@ from typing_extensions import override
 
 from app.diagnosis.detectors.slow_worker import SlowWorker as SlowWorkerDetector
 from app.diagnosis.evidence.slow_operations import slow_operations
+from app.diagnosis.evidence.slowness import slowness
 from app.result.finding import Culprit
-from app.synth.faults.effects import factor_while, scale_worker
-from app.synth.faults.fault import FaultSteps
+from app.synth.faults.fault import FaultSteps, factor_while, scale_worker
 from app.synth.faults.sequence_imbalance import SequenceImbalance
 from app.synth.faults.slow_compute import (
     LongLastStage,
@@ -264,7 +264,7 @@ def test_a_slow_worker_of_a_long_stage_and_the_stage_are_both_named():
 @pytest.mark.parametrize(("pp", "slowdown"), [(1, 1.2), (1, 1.5), (4, 1.15), (4, 1.5)])
 def test_a_slow_worker_is_found_among_uneven_sequences(pp, slowdown):
     job = made(SlowWorker(2, 0, slowdown), SequenceImbalance(), dp=8, pp=pp)
-    found = case_of(window_of(job)).slowness
+    found = slowness(case_of(window_of(job)))
     assert found is not None
     assert np.flatnonzero(found.significance >= 1).tolist() == [2 * pp]
     assert found.stretches.mean[2 * pp] == pytest.approx(slowdown, abs=0.03)

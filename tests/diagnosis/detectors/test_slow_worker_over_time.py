@@ -10,8 +10,7 @@ from app.diagnosis.job_history import History
 from app.result.finding import Finding
 from app.synth.cluster import RngOf, World
 from app.synth.drawing import DrawnSteps
-from app.synth.faults.effects import scale_worker
-from app.synth.faults.fault import Fault, FaultSteps
+from app.synth.faults.fault import Fault, FaultSteps, scale_worker
 from app.synth.faults.interruptions import GcPauses
 from app.synth.faults.sequence_imbalance import SequenceImbalance
 from app.synth.faults.slow_compute import SlowWorker

@@ -4,7 +4,7 @@ import pytest
 from app.diagnosis.evidence.job_changes import job_changes
 from app.diagnosis.job_history import ExtendedHistory
 from app.result.finding import Culprit
-from app.result.join_causes import MAX_CHANGES
+from app.result.join import MAX_CHANGES
 from app.trace.job import Parallelism
 
 SIZES = Parallelism(2, 2)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from app.diagnosis.case import Case
-from app.diagnosis.evidence.late_begins import (
+from app.diagnosis.evidence.stops import (
     begins_apart,
     is_whole,
     late_begins,
@@ -42,7 +42,7 @@ def late_in(*steps: int, seconds: tuple[float, ...] = (0.0, 0.1, 0.3)) -> Floats
 
 def test_lateness_counts_from_the_first_worker_of_the_step():
     late_s = late_in(3, 7)
-    found = replicas(late_s).cached(late_begins)
+    found = late_begins(replicas(late_s))
     assert found.late_s[:, :, 0] == pytest.approx(late_s)
     assert found.span_s[3] == pytest.approx(2.4)
 

@@ -6,13 +6,14 @@ from dataclasses import fields, replace
 import numpy as np
 import pytest
 
-from app.diagnosis.evidence.features import Pace
+from app.diagnosis.evidence.outliers import outliers
 from app.diagnosis.evidence.sequence_lengths import relative_durations
 from app.diagnosis.evidence.slowness import (
     against_own_history,
     direction_against_own_history,
     slowness_to_peers,
 )
+from app.diagnosis.features import Pace
 from app.diagnosis.job_history import ExtendedHistory, History
 from app.trace.ops import OP_CODES
 from tests.diagnosis.jobs import case_of, diagnosed, made, window_of
@@ -48,8 +49,8 @@ def test_a_step_in_which_nobody_computes_is_diagnosed():
     is_first = window.trace.step == window.trace.step[0]
     case = case_of(without(window, is_first & (window.trace.mb_id >= 0)))
     assert len(case.groups) == 2
-    assert min(found.num_ops.max() for found in case.outliers) == 0
-    assert max(found.num_ops.max() for found in case.outliers) > 0
+    assert min(found.num_ops.max() for found in outliers(case)) == 0
+    assert max(found.num_ops.max() for found in outliers(case)) > 0
 
 
 def test_a_worker_of_zero_seconds_is_faster_than_its_peers():

@@ -1,9 +1,9 @@
 import numpy as np
 import pytest
 
-from app.diagnosis.evidence.features import Pace
 from app.diagnosis.evidence.slowness import slowness_to_peers
 from app.diagnosis.evidence.turns_of_few import slow_in_turn_of_few
+from app.diagnosis.features import Pace
 
 NUM_STEPS = 12
 USUAL = np.arange(NUM_STEPS)

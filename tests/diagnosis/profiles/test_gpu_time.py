@@ -19,8 +19,7 @@ from app.diagnosis.profiles.gpu_time import (
 )
 from app.engine.arrivals.waits import merged_intervals
 from app.trace.collectives import RECEIVE, Collectives, RankGroup
-from app.trace.readers.profiles.events import COMMUNICATING, COMPUTING, COPYING
-from app.trace.readers.profiles.profile import GpuWork, read
+from app.trace.readers.kineto.profile import COMMUNICATING, COMPUTING, COPYING, GpuWork, read
 from tests.small_profiles import SmallProfile
 
 
@@ -47,8 +46,8 @@ def test_a_step_is_computing_exposed_communication_copying_and_idle():
         bounds(0, 100),
     )
     assert found.computing_s.tolist() == pytest.approx([0.030])
-    assert found.hidden_s.tolist() == pytest.approx([0.010])
-    assert found.exposed_s.tolist() == pytest.approx([0.020])
+    assert found.communicating_hidden_s.tolist() == pytest.approx([0.010])
+    assert found.communicating_exposed_s.tolist() == pytest.approx([0.020])
     assert found.copying_s.tolist() == pytest.approx([0.010])
     assert found.idle_s.tolist() == pytest.approx([0.040])
     assert found.coverage == pytest.approx(0.6)
@@ -57,8 +56,8 @@ def test_a_step_is_computing_exposed_communication_copying_and_idle():
 def test_a_kernel_across_steps_counts_in_both():
     found = gpu_time_breakdown(work((COMPUTING, 5, 25), (COMMUNICATING, 15, 40)), bounds(0, 20, 40))
     assert found.computing_s.tolist() == pytest.approx([0.015, 0.005])
-    assert found.hidden_s.tolist() == pytest.approx([0.005, 0.005])
-    assert found.exposed_s.tolist() == pytest.approx([0.0, 0.015])
+    assert found.communicating_hidden_s.tolist() == pytest.approx([0.005, 0.005])
+    assert found.communicating_exposed_s.tolist() == pytest.approx([0.0, 0.015])
 
 
 intervals = st.lists(
@@ -72,14 +71,15 @@ def test_the_breakdown_counts_every_millisecond_once(kernels, times):
     times = sorted(times)
     found = gpu_time_breakdown(work(*kernels), bounds(*times))
     for step, (start, end) in enumerate(pairwise(times)):
-        expected = dict.fromkeys(("computing", "exposed", "hidden", "copying", "idle"), 0)
+        exposed, hidden = "communicating_exposed", "communicating_hidden"
+        expected = dict.fromkeys(("computing", exposed, hidden, "copying", "idle"), 0)
         for at in range(start, end):
             kinds = {kind for kind, low, high in kernels if low <= at < high}
             if COMPUTING in kinds:
                 expected["computing"] += 1
-                expected["hidden"] += COMMUNICATING in kinds
+                expected[hidden] += COMMUNICATING in kinds
             elif COMMUNICATING in kinds:
-                expected["exposed"] += 1
+                expected[exposed] += 1
             elif kinds:
                 expected["copying"] += 1
             else:

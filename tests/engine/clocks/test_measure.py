@@ -183,7 +183,7 @@ def test_hosts_without_peers_cannot_be_compared():
 def test_a_window_too_short_for_drift_has_none():
     job = simulated_pipeline(2, 1, num_steps=1)
     clocks = analyse(recorded(job, drawn(job, 1), ends=Ends(jitter_s=50e-6))).clocks
-    assert sorted(each is None for each in clocks.drift_ppm.values()) == [False, True]
+    assert sorted(clock.drift_ppm is None for clock in clocks.hosts.values()) == [False, True]
 
 
 def test_a_host_with_scattered_ends_has_a_large_residual():

@@ -6,7 +6,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.engine.timeline.slices import Tracks, siblings, track_name
+from app.engine.timeline.step_run import track_name
+from app.engine.timeline.writer import Tracks, siblings
 from app.trace.ops import BUILT_IN, OP_CODES
 
 

@@ -11,7 +11,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from app.cli.importing import screen
+from app.cli.importing.command import describe_import
 from app.cli.output import printable
 from app.engine.memory import release_large_blocks
 from app.errors import PacelineError
@@ -26,6 +26,7 @@ from tests.harness.fuzz.decoding import (
     peak_bytes,
     reset_peak,
 )
+from tests.harness.samples import SAMPLES
 
 ALL_FORMATS = "all"
 _WARM_UP = 300
@@ -64,7 +65,7 @@ class _Importing:
     def __init__(self, chosen: Format, folder: Path, seed: int) -> None:
         self._format = chosen
         self._folder = folder
-        self._damaged = DamagedFiles(chosen.sample(), seed)
+        self._damaged = DamagedFiles(SAMPLES[chosen.name](), seed)
         self._wrong: list[str] = []
         self._outcomes: Counter[str] = Counter()
         self._slowest_ms = 0.0
@@ -130,7 +131,7 @@ def use_ops(opened: OperationImport) -> None:
     """Write accepted operations like `paceline import --out` does."""
     described = opened.describe()
     job = described.job("nameless")
-    screen.describe_import(described, job)
+    describe_import(described, job)
     trace_files.import_meta_text(described, job)
     trace_files.write_import(opened, job, io.BytesIO())
 

@@ -18,11 +18,12 @@ import pyarrow.parquet as pq
 
 from app.errors import PacelineError
 from app.trace.readers.importing import ImportOptions
-from app.trace.readers.otlp.sample import MadeSpan, as_protobuf, resource, spans
 from app.trace.readers.registry import format_named
 from tests.harness.fuzz.importing import use_ops
 from tests.harness.fuzz.input_families import Family
 from tests.harness.fuzz.repeated_items import TOGETHER, repeats_of
+from tests.harness.samples import SAMPLES
+from tests.harness.samples.otlp import MadeSpan, as_protobuf, resource, spans
 
 FilesFamily = Callable[[int], Mapping[str, bytes]]
 _NUMBER = re.compile(r"\d+")
@@ -35,7 +36,7 @@ _Columns = dict[str, list[Any]]
 
 def record_families(name: str) -> Iterator[tuple[str, FilesFamily]]:
     """Files of a format by their size in bytes; one file grows, the others are the sample's."""
-    sample, seen = dict(format_named(name).sample()), set()
+    sample, seen = dict(SAMPLES[name]()), set()
     for file, content in sample.items():
         kind = _kind(file, content)
         if kind in seen or _is_meta(file):

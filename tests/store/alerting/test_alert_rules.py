@@ -45,11 +45,11 @@ def load(store, project="default"):
 def test_project_without_rules_has_none(store, put):
     assert load(store) == RuleSet(0, None)
     assert put(SLOW, WHOLE, written="rules:  # mine") == 1
-    assert load(store) == RuleSet(1, [SLOW, WHOLE], 1.0)
+    assert load(store) == RuleSet(1, [SLOW, WHOLE], 1.0, "rules:  # mine")
     assert load(store, "other") == RuleSet(0, None)
     with store.read() as conn:
-        assert alert_rules.text(conn, "default") == "rules:  # mine"
-        assert alert_rules.text(conn, "other") is None
+        assert alert_rules.load(conn, "default").text == "rules:  # mine"
+        assert alert_rules.load(conn, "other").text is None
 
 
 def test_rules_of_every_kind_are_read_back(store, put):
@@ -68,7 +68,7 @@ def test_every_rule_change_has_a_new_version(store, put):
         alert_rules.reset(conn, "default")
         alert_rules.reset(conn, "default")
         assert alert_rules.versions(conn) == {"default": 3}
-        assert alert_rules.text(conn, "default") is None
+        assert alert_rules.load(conn, "default").text is None
     assert load(store).rules is None
     assert put(SLOW) == 4
 

@@ -4,7 +4,6 @@ import pytest
 
 from app.errors import InvalidRequest, JobNotFound
 from app.store.alerting import alerts
-from app.store.alerting.alerts import EventFilter
 from tests.store.factories import event, register
 
 
@@ -48,10 +47,8 @@ def test_transitions_are_listed_with_the_newest_first(store, added):
 def test_transitions_are_filtered_by_kind_and_job_name(store, added):
     first, second = added(event("a/LLM-1"), event("a/other", kind="pending"))
     with store.read() as conn:
-        assert alerts.event_page(conn, project="a", wanted=EventFilter(kinds=["pending"]))[0] == [
-            second
-        ]
-        assert alerts.event_page(conn, project="a", wanted=EventFilter(text="llm"))[0] == [first]
+        assert alerts.event_page(conn, project="a", kinds=["pending"])[0] == [second]
+        assert alerts.event_page(conn, project="a", text="llm")[0] == [first]
 
 
 @pytest.mark.sql_sensitive
@@ -64,7 +61,7 @@ def test_open_filter_lists_unresolved_firings(store, added):
     )
     added(event("a/job", subject="x", kind="acknowledged"))
     with store.read() as conn:
-        found, _ = alerts.event_page(conn, project="a", wanted=EventFilter(is_open=True))
+        found, _ = alerts.event_page(conn, project="a", is_open=True)
     assert found == [other, first]
 
 

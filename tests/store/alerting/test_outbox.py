@@ -4,7 +4,7 @@ from dataclasses import replace
 import pytest
 
 from app.alerts.notice import Message
-from app.alerts.retry import FAILURES_TO_OPEN, PROBE_EVERY_S
+from app.alerts.receiver import FAILURES_TO_OPEN, PROBE_EVERY_S
 from app.errors import Conflict, DeliveryNotFound
 from app.store.alerting import alerts, deliveries, outbox, receivers, silences
 from app.store.database import Store

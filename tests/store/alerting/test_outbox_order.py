@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from app.alerts.retry import FAILURES_TO_OPEN, LONGEST_DELAY_S, PROBE_EVERY_S
+from app.alerts.receiver import FAILURES_TO_OPEN, LONGEST_DELAY_S, PROBE_EVERY_S
 from app.store.alerting import receivers
 from app.store.alerting.outbox import AFTER_A_SUCCESS_S, MAX_LEASE_S, MAX_PER_PROJECT
 from tests.store.alerting.box import LEASE_S, Box

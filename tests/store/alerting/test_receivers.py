@@ -4,8 +4,12 @@ import pytest
 from sqlalchemy import text
 
 from app.alerts.labels import Matcher
-from app.alerts.receiver import SETTINGS_RECEIVER_ID, public_address
-from app.alerts.retry import FAILURES_TO_OPEN, PROBE_EVERY_S
+from app.alerts.receiver import (
+    FAILURES_TO_OPEN,
+    PROBE_EVERY_S,
+    SETTINGS_RECEIVER_ID,
+    public_address,
+)
 from app.api.http.principal import ROOT
 from app.api.routes.alerts.receivers import own_receiver
 from app.errors import Conflict, InvalidRequest, ReceiverNotFound, StoreUnavailable
@@ -166,9 +170,7 @@ def test_changing_a_receiver_can_enable_it(store, added):
         {"name": "x" * 101},
         {"url": "https://a.example/" + "x" * 2048},
         {"url": "https://a.example/\0"},
-        {"secrets": ("a", "b", "c")},
         {"secrets": ("x" * 513,)},
-        {"headers": {f"x-{n}": "" for n in range(17)}},
         {"headers": {"x-a": "x" * 1025}},
         {"matchers": (Matcher("x" * 65, "y"),)},
     ],

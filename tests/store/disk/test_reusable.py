@@ -13,7 +13,7 @@ from app.errors import DiskFull, StoreUnavailable
 from app.store import retention, windows
 from app.store.database import Store
 from app.store.disk import reusable
-from app.store.disk.recorder import DiskRecorder
+from app.store.disk.forecast import DiskRecorder
 from app.store.disk.reusable import DatabaseSpace, SpaceMeter
 from app.store.disk.usage import DiskWatch
 from app.store.retention import RetentionLimits
@@ -141,7 +141,7 @@ def test_whole_size_counts_where_rows_take_too_long_to_scan(store, monkeypatch):
     scans = []
 
     def too_slow(_conn, toast):
-        scans.append(toast.table)
+        scans.append(toast.name)
         raise StoreUnavailable("the database does not answer in time")
 
     monkeypatch.setattr(reusable, "_live_chunks", too_slow)

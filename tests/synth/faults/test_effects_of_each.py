@@ -6,13 +6,13 @@ import pytest
 from app.errors import InvalidRequest
 from app.synth.faults.fault import FaultSteps
 from app.synth.faults.interruptions import (
+    CheckpointStalls,
     GcPauses,
     PlannedGc,
 )
-from app.synth.faults.sequence_imbalance import SequenceImbalance
+from app.synth.faults.sequence_imbalance import ExpertImbalance, SequenceImbalance
 from app.synth.faults.slow_compute import LongLastStage, MixedGpus, ThrottlingGpu, UniformSlowdown
 from app.synth.faults.slow_network import FlappingNic, SlowLink, SlowNic
-from app.synth.faults.stops import CheckpointStalls, ExpertImbalance
 from app.synth.schedules import Interleaved
 from app.trace.job import Parallelism
 from tests.synth.faulty_jobs import (

@@ -4,7 +4,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from app.synth.faults.sequence_imbalance import LptSequences, SequenceImbalance
+from app.synth.faults.sequence_imbalance import SequenceImbalance
+from benchmarks.advice.lpt_sequences import LptSequences
 from tests.synth.faulty_jobs import drawn, made
 
 UNEVEN = made(SequenceImbalance(is_sent=True), num_microbatches=5, seed=4)

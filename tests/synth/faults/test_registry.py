@@ -10,8 +10,11 @@ from app.result.finding import Culprit
 from app.synth.faults.fault import FaultSteps, NoFault
 from app.synth.faults.interruptions import (
     AllocatorStalls,
+    CheckpointStalls,
+    CpuContention,
     DataLoading,
     GcPauses,
+    JobStop,
     PlannedGc,
     SilentWorker,
 )
@@ -27,7 +30,6 @@ from app.synth.faults.slow_compute import (
     UniformSlowdown,
 )
 from app.synth.faults.slow_network import FlappingNic, SlowDpGroup, SlowLink, SlowNic
-from app.synth.faults.stops import CheckpointStalls, CpuContention, JobStop
 from app.synth.job import SimulatedJob
 from app.trace.job import Parallelism
 from tests.synth.faulty_jobs import DP, PP, STEPS, changed, costs_of, drawn, made, step_axis

@@ -6,7 +6,8 @@ import numpy as np
 
 from app.trace.readers.importing import ImportOptions
 from app.trace.readers.registry import FORMATS
-from app.trace.readers.sample_job import sample_ops
+from tests.harness.samples import SAMPLES
+from tests.harness.samples.job import sample_ops
 
 ALL = FORMATS
 
@@ -14,7 +15,7 @@ ALL = FORMATS
 def put(format_, folder):
     """The format's good files, the ones to name (a meta file is found by itself)."""
     paths = []
-    for name, content in format_.sample().items():
+    for name, content in SAMPLES[format_.name]().items():
         (folder / name).write_bytes(content)
         if not name.endswith(".yaml"):
             paths.append(folder / name)

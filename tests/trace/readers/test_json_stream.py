@@ -10,13 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.errors import InvalidTrace
-from app.trace.readers.json_stream import JsonStream
+from app.trace.readers.json_stream import InputFile, JsonStream
 
 LIST = msgspec.json.Decoder(list)
 ANY = msgspec.json.Decoder()
 
 
-class Pieces:
+class Pieces(InputFile):
     """A source that gives so many bytes at a time."""
 
     name = "a.json"

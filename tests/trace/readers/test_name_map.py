@@ -1,7 +1,6 @@
 """Names in foreign files: known ones, and what is kept of the others."""
 
-from app.trace.readers.importing import ImportOptions
-from app.trace.readers.name_map import NameMap, NameMeaning
+from app.trace.readers.importing import ImportOptions, NameMap, NameMeaning
 
 
 def test_unknown_names_are_truncated():

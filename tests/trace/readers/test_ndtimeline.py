@@ -6,7 +6,7 @@ import pytest
 
 from app.errors import InvalidTrace
 from app.trace.readers.registry import FORMATS
-from app.trace.readers.sample_job import BEGAN_NS, sample_ops
+from tests.harness.samples.job import BEGAN_NS, sample_ops
 from tests.trace.readers.samples import expected_ops, imported, ops_of
 
 NDTIMELINE = FORMATS["ndtimeline"]

@@ -17,6 +17,7 @@ from app.trace.readers.published import trace_files as files
 from app.trace.readers.published.meta import usual_path
 from app.trace.readers.registry import FORMATS
 from tests.harness.fuzz.damaged_files import DamagedFiles
+from tests.harness.samples import SAMPLES
 from tests.trace.readers.samples import ALL, expected_ops, imported, ops_of, put
 
 of_operations = pytest.mark.parametrize("name", FORMATS)
@@ -241,7 +242,7 @@ def test_sizes_that_do_not_fit_are_refused(name, tmp_path):
 
 @of_any
 def test_damaged_files_are_taken_or_refused_in_one_line(name, tmp_path):
-    damaged = DamagedFiles(ALL[name].sample(), seed=5)
+    damaged = DamagedFiles(SAMPLES[name](), seed=5)
     paths = put(ALL[name], tmp_path)
     for number in range(40):
         changed, content = damaged[number]

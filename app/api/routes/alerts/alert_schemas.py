@@ -1,33 +1,22 @@
 """Schemas of alerts and their transitions."""
 
-from datetime import datetime
 from typing import Annotated
 
 from fastapi import Path
 from pydantic import ConfigDict, Field
 
-from app.alerts.alert import (
-    AlertEvent,
-    AlertEventKind,
-    AlertState,
-    Phase,
-)
-from app.alerts.notice import builtin_runbook
+from app.alerts.alert import AlertEventKind, Phase
 from app.alerts.rule import On, Severity
-from app.alerts.wording import alert_sentence, cost_sentence
 from app.api.http.fields import (
     AsOfField,
     BehindField,
     CulpritOut,
+    JobName,
     RequestModel,
     ResponseModel,
     UnixTime,
-    timestamp,
-    timestamp_or_none,
 )
 from app.store.alerting.alerts import MAX_REASON
-from app.store.as_of import AsOf
-from app.trace.job import job_of
 
 FINGERPRINT_PATTERN = "^[0-9a-f]{16}$"
 Fingerprint = Annotated[
@@ -65,7 +54,7 @@ class SuggestedFixOut(ResponseModel):
 
 
 class AlertFiguresOut(ResponseModel):
-    """Figures of an alert's subject; unknown ones are null."""
+    """An alert, and the figures of its subject; unknown ones are null."""
 
     on: On | None = Field(description="What the rule evaluates (docs/alerts.md).")
     window_id: str | None = Field(description="The last window evaluated for the alert.")
@@ -88,26 +77,26 @@ class AlertFiguresOut(ResponseModel):
     )
     num_named: int = Field(description="Total number of silent workers.")
     ended: str | None = Field(description="What ended the job, for a rule on `crashed`.")
+    fingerprint: str = Field(
+        description="The alert's fingerprint; the same after restarts of the job."
+    )
+    job_id: JobName
+    rule: str
+    subject: str = Field(
+        description="The cause, worker, host or operation type that the alert "
+        "is about; empty for the whole job."
+    )
+    severity: Severity
+    sentence: str
+    threshold: float | None
 
 
 class AlertOut(AlertFiguresOut):
     """One transition of an alert; immutable."""
 
     event_id: int
-    fingerprint: str = Field(
-        description="The alert's fingerprint; the same after restarts of the job."
-    )
-    job_id: str
-    rule: str
-    subject: str = Field(
-        description="The cause, worker, host or operation type that the alert "
-        "is about; empty for the whole job."
-    )
     kind: AlertEventKind
-    severity: Severity
-    at: datetime
-    threshold: float | None
-    sentence: str
+    at: UnixTime = Field(validation_alias="at_s")
     actor: str | None = Field(
         description="Name of the token, if the transition was made by request; otherwise null."
     )
@@ -115,17 +104,6 @@ class AlertOut(AlertFiguresOut):
         description="More than the kind says: why it was resolved, the name of the assignee, "
         "or the text of a note."
     )
-
-    @classmethod
-    def of(cls, event: AlertEvent) -> "AlertOut":
-        """From the stored transition."""
-        made = {
-            "at": timestamp(event.at_s),
-            "job_id": job_of(event.job_id),
-            **dict(AlertFiguresOut.model_validate(event.detail)),
-        }
-        names = [name for name in cls.model_fields if name not in made]
-        return cls(**made, **{name: getattr(event, name) for name in names})
 
 
 # A person's name, and free text on one line, of which at least one character is not a space.
@@ -163,22 +141,15 @@ class NoteIn(RequestModel):
 class ActiveAlertOut(AlertFiguresOut):
     """A pending or firing alert."""
 
-    fingerprint: str
-    job_id: str
-    rule: str
-    subject: str = Field(
-        description="The cause, worker, host or operation type that the alert "
-        "is about; empty for the whole job."
-    )
     phase: Phase
-    severity: Severity
-    sentence: str
     sub: str = Field(
         description="Second sentence: cost per hour and confidence of the cause; may be empty."
     )
-    began_at: datetime = Field(description="Time at which the rule's condition began to hold.")
-    firing_at: datetime | None
-    threshold: float | None
+    began_at: UnixTime = Field(
+        validation_alias="began_at_s",
+        description="Time at which the rule's condition began to hold.",
+    )
+    firing_at: UnixTime | None = Field(validation_alias="firing_at_s")
     labels: dict[str, str] = Field(
         description="Labels of the alert, for matchers of silences and receivers."
     )
@@ -188,48 +159,18 @@ class ActiveAlertOut(AlertFiguresOut):
     as_of: AsOfField
     behind_s: BehindField
     is_state_unknown: bool = Field(
+        validation_alias="is_behind",
         description="Whether it still fires is not known: later data is not processed yet. It is "
-        "neither resolved nor repeated until then."
+        "neither resolved nor repeated until then.",
     )
     is_no_data: bool = Field(description="No recent data: the figures are the last known ones.")
-    acknowledged_at: datetime | None
-    acknowledged_by: str | None
+    acknowledged_at: UnixTime | None = Field(validation_alias="acked_at_s")
+    acknowledged_by: str | None = Field(validation_alias="acked_by")
     assigned_to: str | None = Field(description="Name of the person who works on the alert.")
-    assigned_at: datetime | None
+    assigned_at: UnixTime | None = Field(validation_alias="assigned_at_s")
     assigned_by: str | None = Field(description="Name of the token that assigned it.")
     note: str | None = Field(description="The last note; all of them are in the history.")
-    noted_at: datetime | None
+    noted_at: UnixTime | None = Field(validation_alias="noted_at_s")
     noted_by: str | None
     silenced_by: list[str] = Field(description="Ids of the active silences that match the alert.")
     inhibited_by: list[str] = Field(description="Fingerprints of the alerts that inhibit it.")
-
-
-def active_alert_out(
-    state: AlertState,
-    progress: AsOf,
-    *,
-    silenced_by: list[str],
-    inhibited_by: list[str],
-) -> ActiveAlertOut:
-    """The alert for an answer."""
-    made = {
-        "job_id": job_of(state.job_id),
-        "sentence": alert_sentence(state),
-        "sub": cost_sentence(state.detail),
-        "labels": dict(state.labels),
-        "began_at": timestamp(state.began_at_s),
-        "firing_at": timestamp_or_none(state.firing_at_s),
-        "acknowledged_at": timestamp_or_none(state.acked_at_s),
-        "acknowledged_by": state.acked_by,
-        "assigned_at": timestamp_or_none(state.assigned_at_s),
-        "noted_at": timestamp_or_none(state.noted_at_s),
-        "as_of": timestamp_or_none(progress.at_s),
-        "behind_s": progress.behind_s,
-        "is_state_unknown": progress.is_behind,
-        "runbook_url": state.runbook_url or builtin_runbook(state.detail),
-        "silenced_by": silenced_by,
-        "inhibited_by": inhibited_by,
-        **dict(AlertFiguresOut.model_validate(state.detail)),
-    }
-    names = [name for name in ActiveAlertOut.model_fields if name not in made]
-    return ActiveAlertOut(**made, **{name: getattr(state, name) for name in names})

@@ -4,15 +4,15 @@ An active alert names the silences that match it and the alerts that inhibit it.
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from typing import Annotated, get_args
 
-from fastapi import APIRouter, Query
+from fastapi import Query
 
 from app.alerts.alert import AlertEvent, AlertEventKind, AlertState, Phase
-from app.alerts.labels import Silence, inhibited_fingerprints
+from app.alerts.labels import inhibited_fingerprints
+from app.alerts.notice import builtin_runbook
 from app.alerts.rule import Rule, Severity
-from app.alerts.wording import alert_sentence
+from app.alerts.wording import alert_sentence, cost_sentence
 from app.api.http.fields import PRINTABLE, Cursor, Limit, ResponseModel
 from app.api.http.principal import Principal
 from app.api.routes.alerts.alert_schemas import (
@@ -21,26 +21,18 @@ from app.api.routes.alerts.alert_schemas import (
     AssigneeIn,
     Fingerprint,
     NoteIn,
-    active_alert_out,
 )
 from app.api.routes.audit import write_audit
-from app.api.routes.dependencies import BODY_REFUSALS, CallerDep, Responses, ServiceDep, refusals
+from app.api.routes.dependencies import ApiRouter, CallerDep, ServiceDep, refusals
 from app.api.service.service import Service
 from app.errors import AlertNotFound, Conflict
 from app.store.alerting import alert_rules, alerts, notifications
 from app.store.alerting import silences as stored_silences
-from app.store.alerting.alerts import EventFilter
 from app.store.database import Connection
 from app.trace.job import JOB_PATTERN, job_of, project_of
 
 MAX_NOTES = 50  # of an alert while it is active
 MAX_MUTED_BY = 20  # of the silences, and of the alerts, that mute an alert
-
-
-def rules_of_project(conn: Connection, service: Service, project: str) -> Sequence[Rule]:
-    """The project's own rules, or the service's defaults."""
-    own = alert_rules.load(conn, project).rules
-    return service.public_settings.rules if own is None else own
 
 
 def active_alerts(
@@ -51,7 +43,8 @@ def active_alerts(
         return []
     now_s = service.database_time(conn)
     silences = stored_silences.active(conn, project, now_s=now_s)
-    rules = {rule.name: rule for rule in rules_of_project(conn, service, project)}
+    own_or_usual = alert_rules.load_or_default(conn, project, service.public_settings.rules)
+    rules = {rule.name: rule for rule in own_or_usual}
     of_jobs = {job_id: alerts.of_job(conn, job_id) for job_id in {state.job_id for state in states}}
     processed = service.processed(conn)
     kept_back = {
@@ -60,10 +53,16 @@ def active_alerts(
         for fingerprint in inhibited_fingerprints(of_job, rules.values())
     }
     return [
-        active_alert_out(
+        ActiveAlertOut.of_record(
+            state.detail,
             state,
             processed.of(state.job_id),
-            silenced_by=_silenced_by(state, silences, now_s),
+            sentence=alert_sentence(state),
+            sub=cost_sentence(state.detail),
+            runbook_url=state.runbook_url or builtin_runbook(state.detail),
+            silenced_by=[
+                silence.silence_id for silence in silences if silence.mutes(state.labels, now_s)
+            ][:MAX_MUTED_BY],
             inhibited_by=_inhibited_by(state, of_jobs[state.job_id], rules)
             if state.fingerprint in kept_back
             else [],
@@ -94,11 +93,6 @@ def active_alert(
     return active_alerts(conn, service, caller.project, [state])[0]
 
 
-def _silenced_by(state: AlertState, silences: Iterable[Silence], now_s: float) -> list[str]:
-    muted = (each.silence_id for each in silences if each.mutes(state.labels, now_s))
-    return list(muted)[:MAX_MUTED_BY]
-
-
 def _inhibited_by(
     state: AlertState, of_job: Iterable[AlertState], rules: dict[str, Rule]
 ) -> list[str]:
@@ -113,7 +107,7 @@ def _inhibited_by(
     return found[:MAX_MUTED_BY]
 
 
-router = APIRouter(tags=["alerts"])
+router = ApiRouter("alerts")
 
 MAX_HISTORY = 100
 OfJob = Annotated[str | None, Query(pattern=JOB_PATTERN, description="Only alerts of this job.")]
@@ -143,12 +137,7 @@ class OneAlertOut(ResponseModel):
     history: list[AlertOut]
 
 
-@router.get(
-    "/alerts",
-    operation_id="list_alerts",
-    summary="List pending and firing alerts",
-    responses=refusals(404),
-)
+@router.get("/alerts", summary="List pending and firing alerts", responses=refusals(404))
 def list_alerts(
     service: ServiceDep,
     caller: CallerDep,
@@ -175,12 +164,7 @@ def list_alerts(
     return AlertsOut(items=items, next_cursor=next_cursor)
 
 
-@router.get(
-    "/alerts/transitions",
-    operation_id="list_alert_transitions",
-    summary="List transitions of alerts",
-    responses=refusals(404),
-)
+@router.get("/alerts/transitions", summary="List transitions of alerts", responses=refusals(404))
 def list_alert_transitions(
     service: ServiceDep,
     caller: CallerDep,
@@ -205,24 +189,22 @@ def list_alert_transitions(
             conn,
             project=caller.project,
             job_id=None if job is None else caller.key(job),
-            wanted=EventFilter(frozenset(kind), q, is_open),
+            kinds=frozenset(kind),
+            text=q,
+            is_open=is_open,
             cursor=cursor,
             limit=limit,
         )
-    return TransitionsOut(items=[AlertOut.of(event) for event in found], next_cursor=next_cursor)
+    items = [AlertOut.of_record(event.detail, event) for event in found]
+    return TransitionsOut(items=items, next_cursor=next_cursor)
 
 
-@router.get(
-    "/alerts/{fingerprint}",
-    operation_id="get_alert",
-    summary="Get an alert",
-    responses=refusals(404),
-)
+@router.get("/alerts/{fingerprint}", summary="Get an alert", responses=refusals(404))
 def get_alert(fingerprint: Fingerprint, service: ServiceDep, caller: CallerDep) -> OneAlertOut:
     """The alert and its last transitions. Resolved alerts stay readable while results are kept."""
     with service.store.read() as conn:
         history = [
-            event
+            AlertOut.of_record(event.detail, event)
             for event in alerts.events_of_alert(conn, fingerprint, limit=MAX_HISTORY)
             if project_of(event.job_id) == caller.project
         ]
@@ -232,17 +214,13 @@ def get_alert(fingerprint: Fingerprint, service: ServiceDep, caller: CallerDep) 
             if not history:
                 raise
             now = None
-    return OneAlertOut(alert=now, history=[AlertOut.of(event) for event in history])
-
-
-_REFUSALS: Responses = refusals(404, 409, *BODY_REFUSALS)
+    return OneAlertOut(alert=now, history=history)
 
 
 @router.post(
     "/alerts/{fingerprint}/acknowledge",
-    operation_id="acknowledge_alert",
     summary="Acknowledge an alert",
-    responses=_REFUSALS,
+    responses=refusals(404, 409),
 )
 def acknowledge_alert(
     fingerprint: Fingerprint, service: ServiceDep, caller: CallerDep
@@ -252,41 +230,29 @@ def acknowledge_alert(
     def acknowledge(conn: Connection, state: AlertState, now_s: float) -> bool:
         if state.phase != "firing":
             raise Conflict("it does not fire yet: there is nothing to acknowledge")
-        is_new = alerts.acknowledge(conn, fingerprint, by=caller.name, at_s=now_s)
-        if is_new:
-            notifications.wake_group(conn, state.job_id, state.rule, at_s=now_s)
-        return is_new
+        return alerts.acknowledge(conn, fingerprint, by=caller.name, at_s=now_s)
 
-    done = _Change("acknowledged", "alert.acknowledge")
-    return _change(service, caller, fingerprint, acknowledge, done)
+    return _change(service, caller, fingerprint, "acknowledged", "acknowledge", acknowledge)
 
 
 @router.delete(
     "/alerts/{fingerprint}/acknowledge",
-    operation_id="unacknowledge_alert",
     summary="Remove an acknowledgement",
-    responses=_REFUSALS,
+    responses=refusals(404, 409),
 )
 def unacknowledge_alert(
     fingerprint: Fingerprint, service: ServiceDep, caller: CallerDep
 ) -> ActiveAlertOut:
     """Receivers are notified of the alert again. Idempotent."""
 
-    def unacknowledge(conn: Connection, state: AlertState, now_s: float) -> bool:
-        was_set = alerts.unacknowledge(conn, fingerprint)
-        if was_set:
-            notifications.wake_group(conn, state.job_id, state.rule, at_s=now_s)
-        return was_set
+    def unacknowledge(conn: Connection, _state: AlertState, _now_s: float) -> bool:
+        return alerts.unacknowledge(conn, fingerprint)
 
-    done = _Change("unacknowledged", "alert.unacknowledge")
-    return _change(service, caller, fingerprint, unacknowledge, done)
+    return _change(service, caller, fingerprint, "unacknowledged", "unacknowledge", unacknowledge)
 
 
 @router.post(
-    "/alerts/{fingerprint}/assign",
-    operation_id="assign_alert",
-    summary="Assign an alert",
-    responses=_REFUSALS,
+    "/alerts/{fingerprint}/assign", summary="Assign an alert", responses=refusals(404, 409)
 )
 def assign_alert(
     fingerprint: Fingerprint, given: AssigneeIn, service: ServiceDep, caller: CallerDep
@@ -297,14 +263,13 @@ def assign_alert(
     def assign(conn: Connection, _state: AlertState, now_s: float) -> bool:
         return alerts.assign(conn, fingerprint, to=to, by=caller.name, at_s=now_s)
 
-    return _change(service, caller, fingerprint, assign, _Change("assigned", "alert.assign", to))
+    return _change(service, caller, fingerprint, "assigned", "assign", assign, to)
 
 
 @router.delete(
     "/alerts/{fingerprint}/assign",
-    operation_id="unassign_alert",
     summary="Remove the assignee of an alert",
-    responses=_REFUSALS,
+    responses=refusals(404, 409),
 )
 def unassign_alert(
     fingerprint: Fingerprint, service: ServiceDep, caller: CallerDep
@@ -314,15 +279,14 @@ def unassign_alert(
     def unassign(conn: Connection, _state: AlertState, _now_s: float) -> bool:
         return alerts.unassign(conn, fingerprint)
 
-    return _change(service, caller, fingerprint, unassign, _Change("unassigned", "alert.unassign"))
+    return _change(service, caller, fingerprint, "unassigned", "unassign", unassign)
 
 
 @router.post(
     "/alerts/{fingerprint}/notes",
-    operation_id="add_note",
     summary="Add a note to an alert",
     status_code=201,
-    responses=_REFUSALS,
+    responses=refusals(404, 409),
 )
 def add_note(
     fingerprint: Fingerprint, given: NoteIn, service: ServiceDep, caller: CallerDep
@@ -336,58 +300,35 @@ def add_note(
         alerts.set_note(conn, fingerprint, text=text, by=caller.name, at_s=now_s)
         return True
 
-    return _change(service, caller, fingerprint, note, _Change("note", "alert.note", text))
-
-
-@dataclass(frozen=True, slots=True)
-class _Change:
-    """What a person did to an alert: its transition, its audit action, and its text."""
-
-    kind: AlertEventKind
-    action: str
-    text: str | None = None
+    return _change(service, caller, fingerprint, "note", "note", note, text)
 
 
 def _change(
     service: Service,
     caller: Principal,
     fingerprint: str,
+    kind: AlertEventKind,
+    action: str,
     apply: Callable[[Connection, AlertState, float], bool],
-    change: _Change,
+    text: str | None = None,
 ) -> ActiveAlertOut:
-    """Apply a change to an alert, with its transition and audit entry; returns the alert after it.
+    """Apply what a person does to an alert, with its transition and audit entry.
 
-    `apply` returns False where nothing changed. Receivers get nothing before the next notification.
+    `apply` returns False where nothing changed. Returns the alert after it. Receivers get nothing
+    before the next notification.
     """
     with service.store.write() as conn:
         state = alerts.get(conn, caller.project, fingerprint)
         now_s = service.database_time(conn)
         if apply(conn, state, now_s):
-            _save_transition(conn, caller, state, change, now_s=now_s)
+            if kind in ("acknowledged", "unacknowledged"):
+                notifications.wake_group(conn, state.job_id, state.rule, at_s=now_s)
+            sentence = alert_sentence(state, kind)
+            event = AlertEvent.of_state(state, kind, now_s, sentence, text, caller.name)
+            alerts.add_event(conn, event)
+            detail = {"job": job_of(state.job_id), "rule": state.rule, "subject": state.subject}
+            detail |= {} if text is None else {"text": text}
+            write_audit(conn, caller, f"alert.{action}", fingerprint, now_s=now_s, **detail)
         shown = active_alert(conn, service, caller, fingerprint)
     service.announcer.announce({"event": "alert", "job_id": state.job_id})
     return shown
-
-
-def _save_transition(
-    conn: Connection, caller: Principal, state: AlertState, change: _Change, *, now_s: float
-) -> None:
-    event = AlertEvent(
-        fingerprint=state.fingerprint,
-        job_id=state.job_id,
-        rule=state.rule,
-        subject=state.subject,
-        kind=change.kind,
-        at_s=now_s,
-        severity=state.severity,
-        sentence=alert_sentence(state, change.kind),
-        threshold=state.threshold,
-        detail=state.detail,
-        actor=caller.name,
-        reason=change.text,
-    )
-    alerts.add_event(conn, event)
-    detail = {"job": job_of(state.job_id), "rule": state.rule, "subject": state.subject}
-    if change.text is not None:
-        detail["text"] = change.text
-    write_audit(conn, caller, change.action, state.fingerprint, now_s=now_s, **detail)

@@ -2,7 +2,7 @@
 
 from typing import Annotated
 
-from fastapi import APIRouter, Path, Query
+from fastapi import Path, Query
 from pydantic import Field
 
 from app.alerts.notice import NoticeKind
@@ -13,12 +13,12 @@ from app.api.http.principal import Principal
 from app.api.routes.alerts.alert_schemas import FINGERPRINT_PATTERN
 from app.api.routes.alerts.receiver_schemas import RECEIVER_PATTERN, is_address_hidden
 from app.api.routes.audit import write_audit
-from app.api.routes.dependencies import BODY_REFUSALS, CallerDep, ServiceDep, refusals
+from app.api.routes.dependencies import ApiRouter, CallerDep, ServiceDep, refusals
 from app.store.alerting import deliveries, outbox
 from app.store.alerting.deliveries import DeliveryRecord, DeliveryState
 from app.trace.job import JOB_PATTERN
 
-router = APIRouter(tags=["alerts"])
+router = ApiRouter("alerts")
 
 DeliveryId = Annotated[
     str,
@@ -102,12 +102,7 @@ class DeliveriesOut(ResponseModel):
     next_cursor: str | None
 
 
-@router.get(
-    "/deliveries",
-    operation_id="list_deliveries",
-    summary="List messages about alerts",
-    responses=refusals(404),
-)
+@router.get("/deliveries", summary="List messages about alerts", responses=refusals(404))
 def list_deliveries(
     service: ServiceDep,
     caller: CallerDep,
@@ -150,7 +145,6 @@ def list_deliveries(
 
 @router.get(
     "/deliveries/{delivery_id}",
-    operation_id="get_delivery",
     summary="Get a message with its delivery attempts",
     responses=refusals(404),
 )
@@ -168,10 +162,9 @@ def get_delivery(delivery_id: DeliveryId, service: ServiceDep, caller: CallerDep
 
 @router.post(
     "/deliveries/{delivery_id}/replay",
-    operation_id="replay_delivery",
     summary="Send a message again",
     status_code=202,
-    responses=refusals(404, 409, *BODY_REFUSALS),
+    responses=refusals(404, 409),
 )
 def replay_delivery(delivery_id: DeliveryId, service: ServiceDep, caller: CallerDep) -> DeliveryOut:
     """Queues a failed or lost message again, with its id, so that receivers detect duplicates.

@@ -11,16 +11,10 @@ from fastapi import Path
 from pydantic import AliasChoices, ConfigDict, Field, StringConstraints
 from pydantic.config import JsonDict
 
-from app.alerts.guard.guard import SsrfGuard
-from app.alerts.receiver import (
-    SETTINGS_RECEIVER_ID,
-    Format,
-    Receiver,
-    public_address,
-    url_origin,
-)
+from app.alerts.guard import SsrfGuard
+from app.alerts.receiver import SETTINGS_RECEIVER_ID, Format, Receiver, public_address, url_origin
 from app.alerts.rule import Severity
-from app.alerts.sending import KEY_PREFIX, refuse_unusable_receiver
+from app.alerts.sending import KEY_PREFIX, MAX_HEADERS, SIGNED_FORMATS, refuse_unusable_receiver
 from app.alerts.smtp import MailServer
 from app.api.http.fields import (
     PRINTABLE,
@@ -28,16 +22,16 @@ from app.api.http.fields import (
     Matchers,
     RequestModel,
     ResponseModel,
+    UnixTime,
     matchers_of,
     matchers_out,
-    timestamp_or_none,
 )
 from app.api.http.principal import Principal
 from app.api.routes.audit import CHANGED_VALUE, changed_fields
 from app.errors import InvalidRequest, SecretsLocked
 from app.store.alerting.alerts import MAX_URL
 from app.store.alerting.deliveries import DeliveryCount
-from app.store.alerting.receivers import MAX_HEADERS, MAX_NAME, ReceiverHealth
+from app.store.alerting.receivers import MAX_NAME, ReceiverHealth
 
 ReceiverState = Literal[
     "ok", "untried", "unreachable", "failing", "resting", "disabled", "off", "locked"
@@ -49,9 +43,6 @@ ReceiverId = Annotated[
         pattern=RECEIVER_PATTERN, description="The receiver's id.", examples=["ep_5f0c3a9be81d4267"]
     ),
 ]
-COUNTED_STATES = ("due", "delivered", "failed", "outdated", "silenced")
-
-
 _SHOWN_FIELDS = (
     "name",
     "format",
@@ -74,13 +65,14 @@ class ReceiverHealthOut(ResponseModel):
         "false; `locked`: its encrypted address and secrets cannot be read, see `last_detail`."
     )
     failures: int = Field(description="Number of successive failed attempts.")
-    failing_since: datetime | None
-    probe_at: datetime | None = Field(
-        description="Earliest time of the next attempt, after repeated failures; otherwise null."
+    failing_since: UnixTime | None = Field(validation_alias="failing_since_s")
+    probe_at: UnixTime | None = Field(
+        validation_alias="probe_at_s",
+        description="Earliest time of the next attempt, after repeated failures; otherwise null.",
     )
-    disabled_at: datetime | None
+    disabled_at: UnixTime | None = Field(validation_alias="disabled_at_s")
     disabled_reason: str | None
-    last_ok_at: datetime | None
+    last_ok_at: UnixTime | None = Field(validation_alias="last_ok_s")
     last_detail: str | None = Field(
         description="Result of the last attempt, or of connecting when it was saved, or why its "
         "secrets cannot be read; for the "
@@ -104,7 +96,7 @@ class DeliveryCountsOut(ResponseModel):
 class ReceiverOut(ResponseModel):
     """One receiver; secret parts of its address are left out."""
 
-    receiver_id: str
+    receiver_id: str = Field(validation_alias="endpoint_id")
     name: str
     format: Format
     address: str | None = Field(
@@ -135,17 +127,22 @@ class ReceiverOut(ResponseModel):
         counts: Sequence[DeliveryCount],
         caller: Principal,
     ) -> "ReceiverOut":
-        """From the stored receiver, as the caller may see it."""
+        """From the stored receiver, as the caller may see it; `counts` are of all receivers."""
         hidden = is_address_hidden(receiver.endpoint_id, caller)
         known = health or ReceiverHealth()
-        return cls(
-            **{name: getattr(receiver, name) for name in _SHOWN_FIELDS},
-            receiver_id=receiver.endpoint_id,
+        said = None if hidden else known.last_detail
+        own = [count for count in counts if count.endpoint_id == receiver.endpoint_id]
+        numbers = dict.fromkeys(DeliveryCountsOut.model_fields, 0)
+        numbers |= {count.state: count.number for count in own}
+        return cls.of_record(
+            receiver,
             address=None if hidden else public_address(receiver.format, receiver.url),
             is_of_settings=receiver.endpoint_id == SETTINGS_RECEIVER_ID,
             matchers=matchers_out(receiver.matchers),
-            health=_health_out(receiver, replace(known, last_detail=None) if hidden else known),
-            deliveries=_counts_out(counts),
+            health=ReceiverHealthOut.of_record(
+                known, state=receiver_state(receiver, known), last_detail=receiver.locked or said
+            ),
+            deliveries=DeliveryCountsOut(**numbers),
         )
 
 
@@ -187,19 +184,6 @@ def is_address_hidden(endpoint_id: str, caller: Principal) -> bool:
     return endpoint_id == SETTINGS_RECEIVER_ID and not caller.is_operator
 
 
-def _health_out(receiver: Receiver, known: ReceiverHealth) -> ReceiverHealthOut:
-    return ReceiverHealthOut(
-        state=receiver_state(receiver, known),
-        failures=known.failures,
-        failing_since=timestamp_or_none(known.failing_since_s),
-        probe_at=timestamp_or_none(known.probe_at_s),
-        disabled_at=timestamp_or_none(known.disabled_at_s),
-        disabled_reason=known.disabled_reason,
-        last_ok_at=timestamp_or_none(known.last_ok_s),
-        last_detail=receiver.locked or known.last_detail,
-    )
-
-
 def receiver_state(receiver: Receiver, health: ReceiverHealth) -> ReceiverState:
     """The state of a receiver in a word."""
     if receiver.locked is not None:
@@ -215,13 +199,6 @@ def receiver_state(receiver: Receiver, health: ReceiverHealth) -> ReceiverState:
     if health.last_ok_s is not None:
         return "ok"
     return "unreachable" if health.last_detail is not None else "untried"
-
-
-def _counts_out(counts: Sequence[DeliveryCount]) -> DeliveryCountsOut:
-    numbers = dict.fromkeys(COUNTED_STATES, 0)
-    for count in counts:
-        numbers[count.state] += count.number
-    return DeliveryCountsOut(**numbers)
 
 
 _SECRET_FIELDS = ("url", "secrets", "headers")
@@ -248,8 +225,6 @@ def receiver_changes(before: Receiver, after: Receiver) -> JsonDict:
 
 
 PAGERDUTY_URL = "https://events.pagerduty.com/v2/enqueue"
-# Secrets are always generated, so none is weak.
-SIGNED_FORMATS: frozenset[Format] = frozenset({"standard", "alertmanager", "cloudevents"})
 _SECRET_FORMATS: frozenset[Format] = frozenset({"pagerduty", "alertmanager-push"})
 _SECRET_BYTES = 32
 
@@ -330,22 +305,18 @@ class ReceiverIn(RequestModel):
             raise InvalidRequest("url: want an address to send to")
         if self.secret is not None:
             _check_takes_secret(self.format)
+        # Secrets that sign are always generated, so none is weak.
         made = [new_secret()] if self.format in SIGNED_FORMATS else []
         given = [self.secret] if self.secret is not None else []
         return _checked_receiver(
             Receiver(
                 endpoint_id=f"ep_{secrets.token_hex(8)}",
                 project=project,
-                name=self.name,
-                format=self.format,
                 url=url,
                 secrets=made or given,
                 headers=self.headers,
                 matchers=matchers_of(self.matchers),
-                min_severity=self.min_severity,
-                wants_resolved=self.wants_resolved,
-                is_enabled=self.is_enabled,
-                heartbeat_every_s=self.heartbeat_every_s,
+                **{name: getattr(self, name) for name in _SHOWN_FIELDS},
             ),
             guard,
             mail,

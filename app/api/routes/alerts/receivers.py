@@ -7,17 +7,14 @@ import secrets
 from collections.abc import Mapping
 from dataclasses import replace
 
-from fastapi import APIRouter
-
 from app.alerts.formats.registry import render_notice
 from app.alerts.notice import Notice
 from app.alerts.receiver import SETTINGS_RECEIVER_ID, Receiver, public_address
-from app.alerts.sending import Transport, mail_route, send, why_not_reached
+from app.alerts.sending import SIGNED_FORMATS, Transport, mail_route, send, why_not_reached
 from app.api.http.fields import ResponseModel, timestamp_or_none
 from app.api.http.limits import check_manual_send
 from app.api.http.principal import Principal
 from app.api.routes.alerts.receiver_schemas import (
-    SIGNED_FORMATS,
     CreatedReceiverOut,
     ReceiverChange,
     ReceiverDetailOut,
@@ -32,7 +29,7 @@ from app.api.routes.alerts.receiver_schemas import (
     receiver_changes,
 )
 from app.api.routes.audit import write_audit
-from app.api.routes.dependencies import BODY_REFUSALS, CallerDep, Responses, ServiceDep, refusals
+from app.api.routes.dependencies import ApiRouter, CallerDep, ServiceDep, refusals
 from app.api.service.service import Service
 from app.errors import Conflict, Forbidden, NoConsumer, SecretsLocked
 from app.store import shards
@@ -49,9 +46,8 @@ def receiver_out(conn: Connection, caller: Principal, endpoint_id: str) -> Recei
     receiver = receivers.get(conn, caller.project, endpoint_id)
     health = receivers.health(conn, [endpoint_id]).get(endpoint_id)
     counts = deliveries.counts(conn, caller.project)
-    of_it = [count for count in counts if count.endpoint_id == endpoint_id]
     return ReceiverDetailOut(
-        **dict(ReceiverOut.of(receiver, health, of_it, caller)),
+        **dict(ReceiverOut.of(receiver, health, counts, caller)),
         header_names=sorted(receiver.headers),
         has_secret=bool(receiver.secrets),
     )
@@ -112,29 +108,26 @@ def _may_want_more(action: str, before: Receiver, changes: object) -> bool:
     return action == "create" or (action == "enable" and not before.is_enabled)
 
 
-def test_notice(receiver: Receiver, project: str, *, by: str, base_url: str, at_s: float) -> Notice:
-    """A test notice; `by` is its requester."""
+def _test_notice(service: Service, caller: Principal, receiver: Receiver, at_s: float) -> Notice:
+    base_url = service.public_settings.pages_url
     return Notice(
         notice_id=f"test-{secrets.token_hex(12)}",
         kind="test",
         group_key=f"test/{receiver.endpoint_id}",
-        project=project,
+        project=caller.project,
         job=None,
         job_name=None,
         rule=None,
         severity="info",
         at_s=at_s,
         sentence=f"Test notification to the receiver {receiver.name}; nothing is wrong.",
-        sub=f"Sent by {by}, for the project {project}.",
+        sub=f"Sent by {caller.name}, for the project {caller.project}.",
         page_url=f"{base_url.rstrip('/')}/alerts",
         base_url=base_url,
     )
 
 
-router = APIRouter(tags=["alerts"])
-
-_CHANGE_REFUSALS: Responses = refusals(404, 409, *BODY_REFUSALS)
-_TEST_REFUSALS: Responses = refusals(404, 409, 503, *BODY_REFUSALS)
+router = ApiRouter("alerts")
 
 
 class ReceiversOut(ResponseModel):
@@ -143,12 +136,7 @@ class ReceiversOut(ResponseModel):
     items: list[ReceiverOut]
 
 
-@router.get(
-    "/receivers",
-    operation_id="list_receivers",
-    summary="List receivers of alerts",
-    responses=refusals(),
-)
+@router.get("/receivers", summary="List receivers of alerts")
 def list_receivers(service: ServiceDep, caller: CallerDep) -> ReceiversOut:
     """The project's receivers and the operator's (PACELINE_WEBHOOK_URL), with their health.
 
@@ -159,23 +147,13 @@ def list_receivers(service: ServiceDep, caller: CallerDep) -> ReceiversOut:
         health = receivers.health(conn, [each.endpoint_id for each in found])
         counts = deliveries.counts(conn, caller.project)
     items = [
-        ReceiverOut.of(
-            receiver,
-            health.get(receiver.endpoint_id),
-            [count for count in counts if count.endpoint_id == receiver.endpoint_id],
-            caller,
-        )
+        ReceiverOut.of(receiver, health.get(receiver.endpoint_id), counts, caller)
         for receiver in found
     ]
     return ReceiversOut(items=items)
 
 
-@router.get(
-    "/receivers/{receiver_id}",
-    operation_id="get_receiver",
-    summary="Get a receiver",
-    responses=refusals(404),
-)
+@router.get("/receivers/{receiver_id}", summary="Get a receiver", responses=refusals(404))
 def get_receiver(
     receiver_id: ReceiverId, service: ServiceDep, caller: CallerDep
 ) -> ReceiverDetailOut:
@@ -185,11 +163,7 @@ def get_receiver(
 
 
 @router.post(
-    "/receivers",
-    operation_id="create_receiver",
-    summary="Create a receiver of alerts",
-    status_code=201,
-    responses=refusals(409, *BODY_REFUSALS),
+    "/receivers", summary="Create a receiver of alerts", status_code=201, responses=refusals(409)
 )
 def create_receiver(
     given: ReceiverIn, service: ServiceDep, caller: CallerDep
@@ -209,12 +183,7 @@ def create_receiver(
     return CreatedReceiverOut(secret=secret, **dict(known))
 
 
-@router.patch(
-    "/receivers/{receiver_id}",
-    operation_id="change_receiver",
-    summary="Change a receiver",
-    responses=_CHANGE_REFUSALS,
-)
+@router.patch("/receivers/{receiver_id}", summary="Change a receiver", responses=refusals(404, 409))
 def change_receiver(
     receiver_id: ReceiverId, change: ReceiverChange, service: ServiceDep, caller: CallerDep
 ) -> ReceiverDetailOut:
@@ -256,10 +225,9 @@ def _why_not_reached_anew(
 
 @router.delete(
     "/receivers/{receiver_id}",
-    operation_id="remove_receiver",
     summary="Delete a receiver",
     status_code=204,
-    responses=_CHANGE_REFUSALS,
+    responses=refusals(404, 409),
 )
 def remove_receiver(receiver_id: ReceiverId, service: ServiceDep, caller: CallerDep) -> None:
     """The receiver gets no more messages; its past messages stay in the list of deliveries."""
@@ -280,9 +248,8 @@ class TestDeliveryOut(ResponseModel):
 
 @router.post(
     "/receivers/{receiver_id}/rotate",
-    operation_id="rotate_receiver_secret",
     summary="Rotate a receiver's signing secret",
-    responses=_CHANGE_REFUSALS,
+    responses=refusals(404, 409),
 )
 def rotate_receiver_secret(
     receiver_id: ReceiverId, service: ServiceDep, caller: CallerDep
@@ -304,10 +271,7 @@ def rotate_receiver_secret(
 
 
 @router.post(
-    "/receivers/{receiver_id}/enable",
-    operation_id="enable_receiver",
-    summary="Re-enable a receiver",
-    responses=_CHANGE_REFUSALS,
+    "/receivers/{receiver_id}/enable", summary="Re-enable a receiver", responses=refusals(404, 409)
 )
 def enable_receiver(
     receiver_id: ReceiverId, service: ServiceDep, caller: CallerDep
@@ -326,10 +290,9 @@ def enable_receiver(
 
 @router.post(
     "/receivers/{receiver_id}/test",
-    operation_id="test_receiver",
     summary="Send a test message",
     status_code=202,
-    responses=_CHANGE_REFUSALS,
+    responses=refusals(404, 409),
 )
 def test_receiver(
     receiver_id: ReceiverId, service: ServiceDep, caller: CallerDep
@@ -351,10 +314,7 @@ def test_receiver(
             raise Conflict("the receiver is disabled: POST to .../enable first")
         if not shards.count_live(conn, now_s=now_s):
             raise NoConsumer("no consumer is alive, and only consumers send: start one")
-        base_url = service.public_settings.pages_url
-        notice = test_notice(
-            receiver, caller.project, by=caller.name, base_url=base_url, at_s=now_s
-        )
+        notice = _test_notice(service, caller, receiver, now_s)
         delivery_id = outbox.add(
             conn,
             endpoint_id=receiver_id,
@@ -374,9 +334,8 @@ def test_receiver(
 
 @router.post(
     "/receiver-tests",
-    operation_id="test_new_receiver",
     summary="Send a test message to a receiver before it is created",
-    responses=_TEST_REFUSALS,
+    responses=refusals(404, 409),
 )
 def test_new_receiver(given: ReceiverIn, service: ServiceDep, caller: CallerDep) -> ReceiverTestOut:
     """Sends one message with these settings, at once, and creates nothing.
@@ -390,9 +349,8 @@ def test_new_receiver(given: ReceiverIn, service: ServiceDep, caller: CallerDep)
 
 @router.post(
     "/receivers/{receiver_id}/test-change",
-    operation_id="test_receiver_change",
     summary="Send a test message with changes that are not saved",
-    responses=_TEST_REFUSALS,
+    responses=refusals(404, 409),
 )
 def test_receiver_change(
     receiver_id: ReceiverId, change: ReceiverChange, service: ServiceDep, caller: CallerDep
@@ -416,10 +374,7 @@ def _sent_test(service: Service, caller: Principal, receiver: Receiver) -> Recei
             address = public_address(receiver.format, receiver.url)
             entry = {"name": receiver.name, "address": address, "is_saved": False}
             write_audit(conn, caller, "endpoint.test", receiver.endpoint_id, now_s=now_s, **entry)
-        base_url = service.public_settings.pages_url
-        notice = test_notice(
-            receiver, caller.project, by=caller.name, base_url=base_url, at_s=now_s
-        )
+        notice = _test_notice(service, caller, receiver, now_s)
         transport = Transport(service.guard, service.mail)
         message = render_notice(notice, receiver)
         result = send(transport, receiver, message, notice.notice_id, now_s)

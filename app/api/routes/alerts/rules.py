@@ -7,22 +7,22 @@ import hashlib
 from collections.abc import Sequence
 from typing import Annotated, Literal
 
-from fastapi import APIRouter, Depends, Header
-from pydantic import ConfigDict, Field, FiniteFloat
+from fastapi import Depends, Header
+from pydantic import ConfigDict, Field
 from pydantic.config import JsonDict
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
-from app.alerts.readings.readings import with_default_thresholds
-from app.alerts.rule import On, Rule, Severity
-from app.alerts.rules import rule_text
-from app.alerts.rules.rule_text import MAX_RULES
-from app.api.http.fields import Label, RequestModel, ResponseModel, Text
-from app.api.http.json_bodies import JSON_TYPE, read_model
+from app.alerts.readings import with_default_thresholds
+from app.alerts.rule import Rule
+from app.alerts.rules.rule_in import MAX_RULES, RuleIn
+from app.alerts.rules.rule_text import dump_rules, parse_rules
+from app.api.http.bodies import JSON_TYPE, read_model
+from app.api.http.fields import RequestModel, ResponseModel
 from app.api.http.principal import Principal
 from app.api.routes.audit import changed_fields, write_audit
-from app.api.routes.dependencies import BODY_REFUSALS, CallerDep, Responses, ServiceDep, refusals
+from app.api.routes.dependencies import ApiRouter, CallerDep, Responses, ServiceDep, refusals
 from app.api.service.service import Service
 from app.errors import BadRequest, Conflict, UnsupportedMedia
 from app.store.alerting import alert_rules, notifications
@@ -30,19 +30,6 @@ from app.store.database import Connection
 
 YAML_TYPE = "application/yaml"
 YAML_TYPES = {YAML_TYPE, "text/yaml", "application/x-yaml", "text/x-yaml"}
-
-
-_SHARED_FIELDS = (
-    "name",
-    "on",
-    "jobs",
-    "of",
-    "above",
-    "clear",
-    "min_confidence",
-    "severity",
-    "cordon",
-)
 
 
 _JSON_EXAMPLE: JsonDict = {
@@ -54,63 +41,6 @@ _JSON_EXAMPLE: JsonDict = {
     "severity": "critical",
     "labels": {"team": "pretraining"},
 }
-
-
-class ForIn(RequestModel):
-    """How long the condition must hold before the alert fires; both limits apply."""
-
-    windows: int = Field(
-        3,
-        ge=1,
-        le=100_000,
-        description="Number of successive complete windows in which the condition must hold.",
-    )
-    seconds: FiniteFloat = Field(
-        30.0, ge=0, description="Minimum total step time of these windows, in seconds."
-    )
-
-
-class RuleIn(RequestModel):
-    """One rule; docs/alerts.md describes the keys."""
-
-    model_config = ConfigDict(extra="forbid", strict=True, validate_by_name=True)
-
-    name: str = Field(pattern="^[a-z0-9][a-z0-9-]{0,63}$", examples=["slow"])
-    on: On
-    jobs: Text = Field("*", description="Pattern for job ids, with the wildcards * and ?.")
-    of: Text = Field(
-        "*",
-        description="Pattern for causes, workers, hosts or operation types, "
-        "with the wildcards * and ?.",
-    )
-    above: FiniteFloat | None = Field(
-        None, description="Threshold: the condition holds at or above this value."
-    )
-    clear: FiniteFloat | None = Field(
-        None, description="The condition ends below this value; default: docs/alerts.md."
-    )
-    for_: ForIn = Field(ForIn(), alias="for")
-    keep_firing: FiniteFloat = Field(
-        60.0, ge=0, description="Seconds of steps below `clear` until the alert resolves."
-    )
-    min_confidence: FiniteFloat = Field(0.6, ge=0, le=1)
-    severity: Severity = "warning"
-    labels: dict[Label, Text] = Field({}, max_length=16)
-    runbook: Text | None = None
-    inhibits: list[Label] = Field([], max_length=MAX_RULES)
-    cordon: Label | None = None
-
-    def rule(self) -> Rule:
-        """The rule, not checked yet."""
-        return Rule(
-            for_windows=self.for_.windows,
-            for_s=self.for_.seconds,
-            keep_firing_s=self.keep_firing,
-            labels=self.labels,
-            runbook_url=self.runbook,
-            inhibits=tuple(self.inhibits),
-            **{name: getattr(self, name) for name in _SHARED_FIELDS},
-        )
 
 
 class RulesIn(RequestModel):
@@ -143,19 +73,7 @@ class CheckedRulesOut(ResponseModel):
 
 def rules_out(rules: Sequence[Rule]) -> list[RuleIn]:
     """Rules for an answer, with default thresholds where they have none."""
-    return [_rule_out(with_default_thresholds(rule)) for rule in rules]
-
-
-def _rule_out(rule: Rule) -> RuleIn:
-    # Not validated: the service's own rules may exceed the limits of requests.
-    return RuleIn.model_construct(
-        for_=ForIn.model_construct(windows=rule.for_windows, seconds=rule.for_s),
-        keep_firing=rule.keep_firing_s,
-        labels=dict(rule.labels),
-        runbook=rule.runbook_url,
-        inhibits=list(rule.inhibits),
-        **{name: getattr(rule, name) for name in _SHARED_FIELDS},
-    )
+    return [RuleIn.of_rule(with_default_thresholds(rule)) for rule in rules]
 
 
 async def rules_text(request: HttpRequest) -> str:
@@ -177,20 +95,10 @@ async def rules_text(request: HttpRequest) -> str:
 
 
 def _as_yaml(body: bytes, media: str) -> str:
-    known = read_model(RulesIn, body, media)
-    return rule_text.dump_rules([rule.rule() for rule in known.rules])
+    return dump_rules([rule.rule() for rule in read_model(RulesIn, body, media).rules])
 
 
 RulesTextDep = Annotated[str, Depends(rules_text)]
-
-
-def parse_rules(text: str) -> list[Rule]:
-    """Parse rules.
-
-    Raises:
-        InvalidRules: with every wrong line.
-    """
-    return rule_text.parse_rules(text, source="rules")
 
 
 _YAML_EXAMPLE = """rules:
@@ -246,7 +154,7 @@ def _digest(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:_DIGEST_CHARS]
 
 
-router = APIRouter(tags=["alerts"])
+router = ApiRouter("alerts")
 
 _RULES_RESPONSE: Responses = {
     200: {
@@ -255,7 +163,6 @@ _RULES_RESPONSE: Responses = {
         "content": {YAML_TYPE: {"schema": {"type": "string"}}},
     }
 }
-_REFUSALS: Responses = refusals(409, *BODY_REFUSALS)
 _IfMatch = Annotated[
     str | None,
     Header(
@@ -269,11 +176,7 @@ _IfMatch = Annotated[
 
 
 @router.get(
-    "/rules",
-    operation_id="get_rules",
-    summary="Get the rules in force",
-    response_model=None,
-    responses={**_RULES_RESPONSE, **refusals()},
+    "/rules", summary="Get the rules in force", response_model=None, responses={**_RULES_RESPONSE}
 )
 def get_rules(
     service: ServiceDep,
@@ -288,9 +191,8 @@ def get_rules(
 
 @router.put(
     "/rules",
-    operation_id="set_rules",
     summary="Replace the project's rules",
-    responses=_REFUSALS,
+    responses=refusals(409),
     openapi_extra=RULES_BODY,
 )
 def set_rules(
@@ -313,12 +215,7 @@ def set_rules(
     return found
 
 
-@router.delete(
-    "/rules",
-    operation_id="reset_rules",
-    summary="Delete the project's rules",
-    responses=_REFUSALS,
-)
+@router.delete("/rules", summary="Delete the project's rules", responses=refusals(409))
 def reset_rules(service: ServiceDep, caller: CallerDep, if_match: _IfMatch = None) -> RulesOut:
     """Deletes the project's own rules; the answer contains the defaults, which then apply."""
     with service.store.write() as conn:
@@ -332,13 +229,7 @@ def reset_rules(service: ServiceDep, caller: CallerDep, if_match: _IfMatch = Non
     return found
 
 
-@router.post(
-    "/rules/check",
-    operation_id="check_rules",
-    summary="Check rules without saving them",
-    responses=refusals(*BODY_REFUSALS),
-    openapi_extra=RULES_BODY,
-)
+@router.post("/rules/check", summary="Check rules without saving them", openapi_extra=RULES_BODY)
 def check_rules(text: RulesTextDep) -> CheckedRulesOut:
     """Answers with the rules and all their defaults, or with an error for each invalid line."""
     return CheckedRulesOut.model_construct(rules=rules_out(parse_rules(text)))
@@ -348,20 +239,13 @@ def _rules_out_of(
     conn: Connection, service: Service, project: str, *, for_update: bool = False
 ) -> RulesOut:
     own = alert_rules.load(conn, project, for_update=for_update)
-    if own.rules is None:
-        usual = service.public_settings.rules
-        return RulesOut.model_construct(
-            version=own.version,
-            source=service.public_settings.rules_source,
-            rules=rules_out(usual),
-            text=rule_text.dump_rules(usual),
-        )
-    written = alert_rules.text(conn, project)
+    usual = service.public_settings
+    rules = usual.rules if own.rules is None else own.rules
     return RulesOut.model_construct(
         version=own.version,
-        source="project",
-        rules=rules_out(own.rules),
-        text=rule_text.dump_rules(own.rules) if written is None else written,
+        source=usual.rules_source if own.rules is None else "project",
+        rules=rules_out(rules),
+        text=dump_rules(rules) if own.text is None else own.text,
     )
 
 

@@ -1,16 +1,16 @@
 """Silences and maintenance windows: matching alerts notify nobody for a while."""
 
 import secrets
-from datetime import datetime
 from typing import Annotated, Literal
 
-from fastapi import APIRouter, Path, Query
+from fastapi import Path, Query
 from pydantic import ConfigDict, Field, StringConstraints
 from pydantic.config import JsonDict
 
 from app.alerts.labels import MAX_SILENCE_DAYS, Silence, SilenceKind, all_match
 from app.api.http.fields import (
     Cursor,
+    JobName,
     Limit,
     MatcherOut,
     Matchers,
@@ -18,13 +18,14 @@ from app.api.http.fields import (
     NonEmptyText,
     RequestModel,
     ResponseModel,
+    UnixTime,
     matchers_of,
     matchers_out,
     timestamp,
 )
 from app.api.http.principal import Principal
 from app.api.routes.audit import changed_fields, write_audit
-from app.api.routes.dependencies import BODY_REFUSALS, CallerDep, ServiceDep, refusals
+from app.api.routes.dependencies import ApiRouter, CallerDep, ServiceDep, refusals
 from app.api.service.service import Service
 from app.errors import Conflict, InvalidRequest
 from app.store import jobs
@@ -114,12 +115,12 @@ class SilenceOut(ResponseModel):
     silence_id: str
     kind: SilenceKind
     matchers: list[MatcherOut]
-    starts_at: datetime
-    ends_at: datetime
+    starts_at: UnixTime = Field(validation_alias="starts_s")
+    ends_at: UnixTime = Field(validation_alias="ends_s")
     author: str = Field(description="Name of the token that created the silence.")
     comment: str
-    created_at: datetime
-    until_end_of: str | None = Field(
+    created_at: UnixTime = Field(validation_alias="created_s")
+    until_end_of: JobName | None = Field(
         description="Job whose current run ends the silence earlier than `ends_at`."
     )
     state: SilenceState
@@ -127,36 +128,13 @@ class SilenceOut(ResponseModel):
     @classmethod
     def of(cls, silence: Silence, now_s: float) -> "SilenceOut":
         """From the stored silence."""
-        return cls(
-            silence_id=silence.silence_id,
-            kind=silence.kind,
-            matchers=matchers_out(silence.matchers),
-            starts_at=timestamp(silence.starts_s),
-            ends_at=timestamp(silence.ends_s),
-            author=silence.author,
-            comment=silence.comment,
-            created_at=timestamp(silence.created_s),
-            until_end_of=None if silence.until_end_of is None else job_of(silence.until_end_of),
-            state=_silence_state(silence, now_s),
-        )
+        state: SilenceState = "coming" if now_s < silence.starts_s else "ended"
+        if silence.is_active(now_s):
+            state = "active"
+        return cls.of_record(silence, matchers=matchers_out(silence.matchers), state=state)
 
 
-def silence_end_audit(silence: Silence, now_s: float) -> JsonDict:
-    """Audit fields of a silence that is ended: matchers and end."""
-    ends = (timestamp(silence.ends_s).isoformat(), timestamp(now_s).isoformat())
-    return {
-        "matchers": [each.model_dump(mode="json") for each in matchers_out(silence.matchers)],
-        "changes": changed_fields({"ends_at": ends[0]}, {"ends_at": ends[1]}),
-    }
-
-
-def _silence_state(silence: Silence, now_s: float) -> SilenceState:
-    if silence.is_active(now_s):
-        return "active"
-    return "coming" if now_s < silence.starts_s else "ended"
-
-
-router = APIRouter(tags=["alerts"])
+router = ApiRouter("alerts")
 
 SilenceId = Annotated[
     str,
@@ -175,12 +153,7 @@ class SilencesOut(ResponseModel):
     next_cursor: str | None
 
 
-@router.get(
-    "/silences",
-    operation_id="list_silences",
-    summary="List silences",
-    responses=refusals(),
-)
+@router.get("/silences", summary="List silences")
 def list_silences(
     service: ServiceDep,
     caller: CallerDep,
@@ -203,31 +176,21 @@ def list_silences(
     )
 
 
-@router.post(
-    "/silences",
-    operation_id="create_silence",
-    summary="Silence alerts",
-    status_code=201,
-    responses=refusals(409, *BODY_REFUSALS),
-)
+@router.post("/silences", summary="Silence alerts", status_code=201, responses=refusals(409))
 def create_silence(given: SilenceIn, service: ServiceDep, caller: CallerDep) -> SilenceOut:
     """During a silence, matching alerts notify nobody; they still fire and resolve."""
     with service.store.write() as conn:
         now_s = service.database_time(conn)
         silence = given.silence(caller, now_s)
-        if silence.until_end_of is not None:
-            _check_goes_on(conn, silence.until_end_of)
+        until = silence.until_end_of
+        if until is not None and jobs.get(conn, until).ended_s is not None:
+            raise Conflict(f"until_end_of: job {job_of(until)!r} has ended already")
         silences.add(conn, silence)
         said = given.model_dump(mode="json", exclude_defaults=True)
         write_audit(conn, caller, f"{silence.kind}.create", silence.silence_id, now_s=now_s, **said)
         notifications.wake_project(conn, caller.project, at_s=now_s)
     service.announcer.announce({"event": "alert", "project": caller.project})
     return SilenceOut.of(silence, now_s)
-
-
-def _check_goes_on(conn: Connection, job_id: str) -> None:
-    if jobs.get(conn, job_id).ended_s is not None:
-        raise Conflict(f"until_end_of: job {job_of(job_id)!r} has ended already")
 
 
 def end_silences_with_run(conn: Connection, service: Service, job_id: str) -> None:
@@ -237,12 +200,7 @@ def end_silences_with_run(conn: Connection, service: Service, job_id: str) -> No
         notifications.wake_project(conn, project_of(job_id), at_s=now_s)
 
 
-@router.get(
-    "/silences/{silence_id}",
-    operation_id="get_silence",
-    summary="Get a silence",
-    responses=refusals(404),
-)
+@router.get("/silences/{silence_id}", summary="Get a silence", responses=refusals(404))
 def get_silence(silence_id: SilenceId, service: ServiceDep, caller: CallerDep) -> SilenceOut:
     """Ended silences stay readable while results are kept."""
     with service.store.read() as conn:
@@ -251,11 +209,7 @@ def get_silence(silence_id: SilenceId, service: ServiceDep, caller: CallerDep) -
 
 
 @router.delete(
-    "/silences/{silence_id}",
-    operation_id="end_silence",
-    summary="End a silence",
-    status_code=204,
-    responses=refusals(404, *BODY_REFUSALS),
+    "/silences/{silence_id}", summary="End a silence", status_code=204, responses=refusals(404)
 )
 def end_silence(silence_id: SilenceId, service: ServiceDep, caller: CallerDep) -> None:
     """Firing alerts that the silence muted notify at once. Idempotent."""
@@ -264,13 +218,12 @@ def end_silence(silence_id: SilenceId, service: ServiceDep, caller: CallerDep) -
         found = silences.get(conn, caller.project, silence_id)
         silences.end(conn, caller.project, silence_id, now_s=now_s)
         if found.ends_s > now_s:
-            write_audit(
-                conn,
-                caller,
-                f"{found.kind}.end",
-                silence_id,
-                now_s=now_s,
-                **silence_end_audit(found, now_s),
-            )
+            shown = SilenceOut.of(found, now_s)
+            ends = {"ends_at": shown.ends_at.isoformat()}
+            detail = {
+                "matchers": [matcher.model_dump(mode="json") for matcher in shown.matchers],
+                "changes": changed_fields(ends, {"ends_at": timestamp(now_s).isoformat()}),
+            }
+            write_audit(conn, caller, f"{found.kind}.end", silence_id, now_s=now_s, **detail)
             notifications.wake_project(conn, caller.project, at_s=now_s)
     service.announcer.announce({"event": "alert", "project": caller.project})

@@ -1,31 +1,34 @@
 """The fleet: the list of all jobs, and charts of their losses in the last days."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
+from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from fastapi import APIRouter, Query
+from fastapi import Query
 from pydantic import Field
 from starlette.responses import Response
 
 from app import formatting
 from app.api.http.fields import (
+    PRINTABLE,
     AsOfField,
     BehindField,
     CulpritOut,
     Cursor,
+    JobName,
     ResponseModel,
     ThemeName,
-    timestamp_or_none,
+    UnixTime,
+    timestamp,
 )
 from app.api.routes.alerts.alerts import num_notifying
-from app.api.routes.dependencies import FIGURE_RESPONSE, CallerDep, ServiceDep, refusals
+from app.api.routes.dependencies import FIGURE_RESPONSE, ApiRouter, CallerDep, ServiceDep
 from app.api.routes.fleet.fleet_jobs import (
     DAY_S,
     Direction,
     FleetFilter,
     FleetJob,
+    FleetSummaryOut,
     Order,
     fleet_jobs,
     fleet_summary,
@@ -45,20 +48,18 @@ from app.charts.fleet.jobs import JobLoss, fleet_sizes, fleet_waste, measured_jo
 from app.result.brief import FindingBrief
 from app.result.causes import CAUSES
 from app.result.finding import Persistence
-from app.result.join_causes import leading
+from app.result.join import leading
 from app.result.window_result import Verdict
 from app.store import fleet, hosts, jobs
 from app.store.database import Connection
 from app.store.fleet import RecentWindow
 from app.store.jobs import Lifecycle
-from app.trace.job import Parallelism, job_of
+from app.trace.job import Parallelism
 
-router = APIRouter(tags=["fleet"])
+router = ApiRouter("fleet")
 
 MAX_SILENT_RANKS = 4  # listed
 NEW_ALERT_S = 3600.0
-
-_PRINTABLE = r"^[^\x00-\x1f\x7f]*$"
 
 
 class FleetCauseOut(ResponseModel):
@@ -74,14 +75,14 @@ class FleetCauseOut(ResponseModel):
 class FleetJobOut(ResponseModel):
     """One job of the list; unknown figures are null."""
 
-    job_id: str
+    job_id: JobName
     name: str
     state: JobState
     as_of: AsOfField
     behind_s: BehindField
     lifecycle: Lifecycle
     parallelism: ParallelismOut
-    gpus: int
+    gpus: int = Field(validation_alias="num_gpus")
     framework: str | None
     labels: dict[str, str]
     slowdown: float | None = Field(
@@ -110,18 +111,20 @@ class FleetJobOut(ResponseModel):
     num_culprits: int
     persistence: Persistence | None
     since_step: int | None
-    since_at: datetime | None = Field(
+    since_at: UnixTime | None = Field(
+        validation_alias="since_s",
         description="When the costliest cause began, or since when the job is stalled, silent or "
-        "unknown; null where not known."
+        "unknown; null where not known.",
     )
     lasted_s: float | None = Field(
         description="Seconds since `since_at`, up to the newest step with figures or to now."
     )
     lost_gpu_hours_per_day: float | None = Field(
-        description="Loss per day at the current rate, in GPU-hours."
+        validation_alias="lost_per_day",
+        description="Loss per day at the current rate, in GPU-hours.",
     )
     last_step: int | None
-    last_data_at: datetime | None
+    last_data_at: UnixTime | None = Field(validation_alias="last_data_s")
     silent_ranks: list[int] = Field(description="The first four silent ranks.")
     num_silent_ranks: int
     num_silent_workers: int
@@ -132,47 +135,10 @@ class FleetJobOut(ResponseModel):
         description="Reason why the job has no window yet; null if it has one."
     )
     recent_steps: RecentStepsOut | None = Field(
-        description="The steps that state, slowdown, causes and loss are of."
+        validation_alias="recent",
+        description="The steps that state, slowdown, causes and loss are of.",
     )
     latest_window: str | None
-
-
-class FleetSummaryOut(ResponseModel):
-    """Figures of the project's active jobs; hours are GPU-hours, today's since midnight UTC."""
-
-    jobs: int
-    running: int
-    gpus: int = Field(description="GPUs of all jobs that have not finished.")
-    gpus_measured: int = Field(
-        description="GPUs of jobs with current figures (state healthy or "
-        "straggling). Jobs that report, but have low "
-        "fidelity or are not analysed yet, are not counted."
-    )
-    gpu_hours_lost_today: float = Field(
-        description="GPU-hours lost to stragglers today, from closed windows, as in the charts."
-    )
-    gpu_hours_today: float = Field(description="GPU-hours that today's closed windows cover.")
-    gpu_hours_stalled_today: float = Field(
-        description="GPU-hours lost today by jobs that are stalled now; not part of "
-        "`gpu_hours_lost_today`."
-    )
-    lost_per_hour: float = Field(description="GPU-hours lost per hour at the current rate.")
-    lost_per_hour_stalled: float = Field(
-        description="The part of `lost_per_hour` that stalled jobs lose: all of their GPUs."
-    )
-    by_state: dict[str, int]
-    by_cause: dict[str, int]
-    alerts_firing: int = Field(
-        description="Firing alerts that notify somebody: neither silenced nor inhibited."
-    )
-    alerts_new_last_hour: int
-    archived: int = Field(
-        description="Number of archived jobs. Of the other figures, only the hours lost today "
-        "contain theirs."
-    )
-    deleted: int = Field(description="Number of deleted jobs that can still be restored.")
-    sentence: str
-    sub: str
 
 
 class FleetOut(ResponseModel):
@@ -186,10 +152,9 @@ class FleetOut(ResponseModel):
 
 @router.get(
     "/fleet",
-    operation_id="get_fleet",
     summary="List all jobs with the fleet's figures",
     response_class=Response,
-    responses={200: {"model": FleetOut}, **refusals()},
+    responses={200: {"model": FleetOut}},
 )
 def get_fleet(
     service: ServiceDep,
@@ -198,7 +163,7 @@ def get_fleet(
         str,
         Query(
             max_length=128,
-            pattern=_PRINTABLE,
+            pattern=PRINTABLE,
             description="Search text: part of a job's id, name, labels (`owner=team-a`), "
             "framework, causes or culprits, or the beginning of a host name.",
         ),
@@ -271,12 +236,14 @@ def _summary_out(
     lost_today = service.answers.get(
         ("lost today", project, today_s), lambda: fleet.loss_since(conn, project, today_s)
     )
-    summary = fleet_summary(all_jobs, lost_today, now_s=now_s, thresholds=service.thresholds)
-    return FleetSummaryOut(
-        **asdict(summary),
+    return fleet_summary(
+        all_jobs,
+        lost_today,
+        now_s=now_s,
+        thresholds=service.thresholds,
         alerts_firing=num_notifying(conn, service, project),
-        **jobs.count_by_lifecycle(conn, project),
         alerts_new_last_hour=fleet.num_fired_since(conn, project, now_s - NEW_ALERT_S),
+        **jobs.count_by_lifecycle(conn, project),
     )
 
 
@@ -303,42 +270,27 @@ def _job_out(
 ) -> FleetJobOut:
     line, findings, judged = job.line, job.findings, job.line.recent
     first = leading(findings)
-    return FleetJobOut(
-        job_id=job_of(line.job_id),
-        name=line.name,
-        state=job.state,
-        as_of=timestamp_or_none(job.as_of.at_s),
-        behind_s=job.as_of.behind_s,
+    return FleetJobOut.of_record(
+        job,
+        line,
+        job.as_of,
         lifecycle=lifecycle,
         parallelism=_parallelism(job),
-        gpus=line.num_gpus,
-        framework=line.framework,
-        labels=line.labels,
-        slowdown=job.slowdown,
         verdict=judged.verdict if judged else None,
         discrepancy=line.brief.discrepancy if line.brief else None,
         sparkline=[window.slowdown for window in recent],
         onset_bin=_onset_bin(findings, recent),
         is_diagnosed=findings is not None,
-        causes=[FleetCauseOut.model_validate(finding) for finding in findings or ()],
+        causes=findings or (),
         num_causes=line.brief.num_findings or 0 if findings and line.brief else 0,
-        culprits=[CulpritOut.model_validate(culprit) for culprit in first.culprits]
-        if first
-        else [],
+        culprits=first.culprits if first else (),
         num_culprits=first.num_culprits if first else 0,
         persistence=first.persistence if first else None,
-        since_step=job.since_step,
-        since_at=timestamp_or_none(job.since_s),
-        lasted_s=job.lasted_s,
-        lost_gpu_hours_per_day=job.lost_per_day,
-        last_step=line.last_step,
-        last_data_at=timestamp_or_none(line.last_data_s),
-        silent_ranks=list((line.silent_ranks or ())[:MAX_SILENT_RANKS]),
+        silent_ranks=(line.silent_ranks or ())[:MAX_SILENT_RANKS],
         num_silent_ranks=len(line.silent_ranks or ()),
         num_silent_workers=len({*(line.silent_workers or ())}),
         silence=job_missing_data_text(job, now_s),
         not_analysed=not_analysed,
-        recent_steps=RecentStepsOut.model_validate(judged) if judged else None,
         latest_window=line.latest.window_id if line.latest else None,
     )
 
@@ -355,14 +307,16 @@ def _onset_bin(
     return next(positions, None)
 
 
-def _not_analysed(conn: Connection, service: Service, each: FleetJob) -> str | None:
-    line = each.line
+def _not_analysed(conn: Connection, service: Service, job: FleetJob) -> str | None:
+    line = job.line
     if line.latest is not None:
         return None
     if line.last_data_s is None:
         return "no data has arrived"
     skipped = fleet.last_skip_reason(conn, line.job_id, line.epoch)
-    return skipped or f"0 of {formatting.count(service.window_steps)} complete steps"
+    return (
+        skipped or f"0 of {formatting.count(service.public_settings.window_steps)} complete steps"
+    )
 
 
 def _parallelism(job: FleetJob) -> ParallelismOut:
@@ -394,10 +348,9 @@ FigureOrNone = PlotlyFigure | None  # None where there is nothing to draw
 
 @router.get(
     "/fleet/charts/{chart}",
-    operation_id="get_fleet_chart",
     summary="Get a chart of the fleet's losses",
     response_class=Response,
-    responses={**FIGURE_RESPONSE, 204: {"description": "No figures in these days."}, **refusals()},
+    responses={**FIGURE_RESPONSE, 204: {"description": "No figures in these days."}},
 )
 def get_fleet_chart(
     chart: FleetChart,
@@ -456,10 +409,9 @@ def _planned_chart(conn: Connection, asked: LossQuery) -> FigureOrNone:
     edges_s = [asked.since_s + day * DAY_S for day in range(asked.days + 1)]
     sums = fleet.loss_by_interval(conn, asked.project, edges_s)
     days = [
-        FleetDay(datetime.fromtimestamp(began_s, UTC).date(), each.gpu_s_recorded / 3600,
-            each.gpu_s / 3600)
-        for began_s, each in zip(edges_s[:-1], sums, strict=True)
-    ]  # fmt: skip
+        FleetDay(timestamp(began_s).date(), lost.gpu_s_recorded / 3600, lost.gpu_s / 3600)
+        for began_s, lost in zip(edges_s[:-1], sums, strict=True)
+    ]
     return fleet_planned(days, theme=asked.theme) if any(day.hours for day in days) else None
 
 

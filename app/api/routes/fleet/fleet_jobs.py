@@ -6,7 +6,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
+from pydantic import Field
+
 from app import formatting
+from app.api.http.fields import ResponseModel
 from app.api.service.job_state import (
     ENDED_STATES,
     JobState,
@@ -19,7 +22,7 @@ from app.charts.fleet.headline import FleetFacts, LosingJob, fleet_headline
 from app.errors import InvalidRequest
 from app.result.brief import FindingBrief
 from app.result.figures import gpu_time_wasted
-from app.result.join_causes import leading
+from app.result.join import leading
 from app.store.as_of import AsOf, Processed
 from app.store.database import JobId, from_cursor, to_cursor
 from app.store.fleet import FleetLine, LossSum
@@ -175,18 +178,22 @@ class FleetFilter:
             return False
         text = self.text.strip().casefold()
         is_there = job.line.job_id in self.on_host
-        return not text or is_there or any(text in each.casefold() for each in _searched_texts(job))
+        return (
+            not text
+            or is_there
+            or any(text in searched.casefold() for searched in _searched_texts(job))
+        )
 
 
 def sort_jobs(
-    standings: Iterable[FleetJob], order: Order, direction: Direction | None
+    listed: Iterable[FleetJob], order: Order, direction: Direction | None
 ) -> list[FleetJob]:
     """The sorted jobs, equal ones by id; jobs without a value come last.
 
     By loss, stalled jobs come before those with silent ranks, and both before all others.
     States always sort the most severe first, whatever the direction; then by name.
     """
-    return sorted(standings, key=lambda each: _sort_key(each, order, direction))
+    return sorted(listed, key=lambda job: _sort_key(job, order, direction))
 
 
 def page_of_jobs(
@@ -205,9 +212,14 @@ def page_of_jobs(
     first = 0
     if cursor is not None:
         after = _cursor_key(cursor, order, direction)
-        first = bisect_right(ordered, after, key=lambda each: _sort_key(each, order, direction))
-    part, left = ordered[first : first + limit], len(ordered) - first - limit
-    return part, _next_cursor(part[-1], order, direction) if left > 0 else None
+        first = bisect_right(ordered, after, key=lambda job: _sort_key(job, order, direction))
+    part = ordered[first : first + limit]
+    if first + limit >= len(ordered):
+        return part, None
+    last = part[-1]
+    return part, to_cursor(
+        order, direction, *_value_or_fallback(last, order), job_of(last.line.job_id)
+    )
 
 
 class _Cursor(NamedTuple):
@@ -264,16 +276,8 @@ def _sort_value(job: FleetJob, order: Order) -> _SortValue | None:
             return 0.0, float(job.line.num_gpus), ""
         case "lost" if job.state in _SEEN_FIRST:
             return _SEEN_FIRST[job.state], float(job.line.num_gpus), ""
-    number = {
-        "lost": job.lost_per_hour,
-        "slowdown": job.slowdown,
-        "since": job.since_s,
-    }[order]
+    number = {"lost": job.lost_per_hour, "slowdown": job.slowdown, "since": job.since_s}[order]
     return None if number is None else (0.0, number, "")
-
-
-def _next_cursor(job: FleetJob, order: Order, direction: Direction | None) -> str:
-    return to_cursor(order, direction, *_value_or_fallback(job, order), job_of(job.line.job_id))
 
 
 def _cursor_key(cursor: str, order: Order, direction: Direction | None) -> tuple[Any, ...]:
@@ -285,11 +289,7 @@ def _cursor_key(cursor: str, order: Order, direction: Direction | None) -> tuple
 
 def _searched_texts(job: FleetJob) -> Iterable[str]:
     line = job.line
-    yield from (
-        job_of(line.job_id),
-        line.name,
-        line.framework or "",
-    )
+    yield from (job_of(line.job_id), line.name, line.framework or "")
     yield from (f"{name}={text}" for name, text in line.labels.items())
     for finding in job.findings or ():
         yield finding.cause.replace("-", " ")
@@ -299,27 +299,40 @@ def _searched_texts(job: FleetJob) -> Iterable[str]:
 DAY_S = 86_400.0
 
 
-@dataclass(frozen=True, slots=True)
-class FleetSummary:
-    """Figures of a project's jobs; hours are GPU-hours, those of today since midnight UTC.
-
-    Today's loss is of closed windows, as in the charts; `gpu_hours_stalled_today` of jobs that are
-    stalled now is added, since no window has it. `lost_per_hour_stalled` is the part of
-    `lost_per_hour` that stalled jobs lose. `gpus` are those of unfinished jobs, `gpus_measured` of
-    those with current figures.
-    """
+class FleetSummaryOut(ResponseModel):
+    """Figures of the project's active jobs; hours are GPU-hours, today's since midnight UTC."""
 
     jobs: int
     running: int
-    gpus: int
-    gpus_measured: int
-    gpu_hours_lost_today: float
-    gpu_hours_today: float
-    gpu_hours_stalled_today: float
-    lost_per_hour: float
-    lost_per_hour_stalled: float
+    gpus: int = Field(description="GPUs of all jobs that have not finished.")
+    gpus_measured: int = Field(
+        description="GPUs of jobs with current figures (state healthy or "
+        "straggling). Jobs that report, but have low "
+        "fidelity or are not analysed yet, are not counted."
+    )
+    gpu_hours_lost_today: float = Field(
+        description="GPU-hours lost to stragglers today, from closed windows, as in the charts."
+    )
+    gpu_hours_today: float = Field(description="GPU-hours that today's closed windows cover.")
+    gpu_hours_stalled_today: float = Field(
+        description="GPU-hours lost today by jobs that are stalled now; not part of "
+        "`gpu_hours_lost_today`."
+    )
+    lost_per_hour: float = Field(description="GPU-hours lost per hour at the current rate.")
+    lost_per_hour_stalled: float = Field(
+        description="The part of `lost_per_hour` that stalled jobs lose: all of their GPUs."
+    )
     by_state: dict[str, int]
     by_cause: dict[str, int]
+    alerts_firing: int = Field(
+        description="Firing alerts that notify somebody: neither silenced nor inhibited."
+    )
+    alerts_new_last_hour: int
+    archived: int = Field(
+        description="Number of archived jobs. Of the other figures, only the hours lost today "
+        "contain theirs."
+    )
+    deleted: int = Field(description="Number of deleted jobs that can still be restored.")
     sentence: str
     sub: str
 
@@ -330,41 +343,46 @@ def midnight_s(now_s: float) -> float:
 
 
 def fleet_summary(
-    fleet: Sequence[FleetJob], lost_today: LossSum, *, now_s: float, thresholds: StateThresholds
-) -> FleetSummary:
-    """Figures of these jobs; `lost_today` is the loss in today's windows."""
-    running = [each for each in fleet if each.state not in ENDED_STATES]
-    measured = [each for each in running if each.state in MEASURED_STATES]
-    stalled_s = sum(_stalled_gpu_s(each, now_s) for each in running)
+    fleet: Sequence[FleetJob],
+    lost_today: LossSum,
+    *,
+    now_s: float,
+    thresholds: StateThresholds,
+    **counts: int,
+) -> FleetSummaryOut:
+    """Figures of these jobs; `lost_today` is the loss in today's windows, `counts` all others."""
+    running = [job for job in fleet if job.state not in ENDED_STATES]
+    measured = [job for job in running if job.state in MEASURED_STATES]
+    stalled = [job for job in running if job.state == "stalled"]
+    stalled_s = sum(_stalled_gpu_s(job, now_s) for job in stalled)
     sentence, sub = fleet_headline(_headline_fleet(fleet, len(measured), now_s, thresholds))
-    return FleetSummary(
+    return FleetSummaryOut(
         jobs=len(fleet),
         running=len(running),
-        gpus=sum(each.line.num_gpus for each in running),
-        gpus_measured=sum(each.line.num_gpus for each in measured),
+        gpus=sum(job.line.num_gpus for job in running),
+        gpus_measured=sum(job.line.num_gpus for job in measured),
         gpu_hours_lost_today=lost_today.gpu_s / 3600,
         gpu_hours_today=lost_today.gpu_s_recorded / 3600,
         gpu_hours_stalled_today=stalled_s / 3600,
-        lost_per_hour=sum(each.lost_per_hour or 0.0 for each in running),
-        lost_per_hour_stalled=sum(
-            each.lost_per_hour or 0.0 for each in running if each.state == "stalled"
-        ),
-        by_state=dict(Counter(each.state for each in fleet)),
+        lost_per_hour=sum(job.lost_per_hour or 0.0 for job in running),
+        lost_per_hour_stalled=sum(job.lost_per_hour or 0.0 for job in stalled),
+        by_state=dict(Counter(job.state for job in fleet)),
         by_cause=_by_cause(fleet),
         sentence=sentence,
         sub=sub,
+        **counts,
     )
 
 
 def _by_cause(fleet: Sequence[FleetJob]) -> dict[str, int]:
     """Number of jobs by cause, descending; a job counts once per cause."""
-    counted = Counter(cause for each in fleet for cause in set(each.causes))
+    counted = Counter(cause for job in fleet for cause in set(job.causes))
     return dict(sorted(counted.items(), key=lambda pair: (-pair[1], pair[0])))
 
 
 def _stalled_gpu_s(job: FleetJob, now_s: float) -> float:
     """GPU-seconds of today since the job stalled."""
-    if job.state != "stalled" or job.since_s is None:
+    if job.since_s is None:
         return 0.0
     return job.line.num_gpus * max(0.0, now_s - max(job.since_s, midnight_s(now_s)))
 
@@ -380,17 +398,17 @@ def _headline_fleet(
 ) -> FleetFacts:
     losing = [
         LosingJob(
-            each.line.name,
-            each.lost_per_day or 0.0,
-            is_stalled=each.state == "stalled",
-            silent_s=silent_for_s(each.line, now_s) or 0.0,
-            finding=leading(each.findings),
-            num_stages=each.line.pp_size,
-            since=_since_words(each, now_s),
+            job.line.name,
+            job.lost_per_day or 0.0,
+            is_stalled=job.state == "stalled",
+            silent_s=silent_for_s(job.line, now_s) or 0.0,
+            finding=leading(job.findings),
+            num_stages=job.line.pp_size,
+            since=_since_words(job, now_s),
         )
-        for each in fleet
-        if each.state in LOSING_STATES
+        for job in fleet
+        if job.state in LOSING_STATES
     ]
-    losing.sort(key=lambda each: -each.lost_per_day)
-    num_silent = sum(each.state == "silent" for each in fleet)
+    losing.sort(key=lambda job: -job.lost_per_day)
+    num_silent = sum(job.state == "silent" for job in fleet)
     return FleetFacts(len(fleet), num_measured, losing, thresholds.alert_slowdown, num_silent)

@@ -1,30 +1,27 @@
 """Hosts: all of a project, slow ones first, and the history of one host."""
 
 from collections.abc import Sequence
-from datetime import datetime
 from typing import Annotated
 
-from fastapi import APIRouter, Path, Query
+from fastapi import Path, Query
 from pydantic import Field
 
 from app.api.http.fields import (
     PRINTABLE,
     Cursor,
+    JobName,
     Limit,
     ResponseModel,
+    UnixTime,
     WorkerOut,
-    timestamp,
-    timestamp_or_none,
 )
-from app.api.routes.dependencies import CallerDep, ServiceDep, refusals
+from app.api.routes.dependencies import ApiRouter, CallerDep, ServiceDep, refusals
 from app.errors import NotFound
 from app.store import hosts
-from app.store import hosts as workers_hosts
 from app.store.database import Connection
 from app.store.hosts import BlamedHost, BlamingRun, HostRun, HostUse, WorkerKey
-from app.trace.job import job_of
 
-router = APIRouter(tags=["hosts"])
+router = ApiRouter("hosts")
 
 DAY_S = 86_400.0
 MAX_RUNS = 200
@@ -54,37 +51,35 @@ class ListedHostOut(ResponseModel):
     """A host of the project's jobs, and what it has cost them in the period."""
 
     host: str
-    jobs: int = Field(description="Jobs in which the host was a culprit.")
+    jobs: int = Field(
+        validation_alias="num_jobs", description="Jobs in which the host was a culprit."
+    )
     jobs_on_it: int = Field(description="Jobs with a worker on the host.")
     workers: int | None = Field(
+        validation_alias="num_workers",
         description="Workers on the host in runs that have not ended; null if the runs are too "
-        "large to be searched."
+        "large to be searched.",
     )
     worst_slowdown: float | None = Field(
-        description="Highest slowdown of a worker on this host, compared with its peers."
+        validation_alias="slowdown",
+        description="Highest slowdown of a worker on this host, compared with its peers.",
     )
-    slow_since_at: datetime | None = Field(
+    slow_since_at: UnixTime | None = Field(
+        validation_alias="first_s",
         description="When the first window of the period was analysed that found it slow; null if "
-        "none did."
+        "none did.",
     )
-    last_seen_at: datetime | None = Field(description="The same of the last such window.")
-    last_data_at: datetime | None
+    last_seen_at: UnixTime | None = Field(
+        validation_alias="last_s", description="The same of the last such window."
+    )
+    last_data_at: UnixTime | None = Field(validation_alias="last_data_s")
     gpu_hours_lost: float
 
     @classmethod
     def of(cls, listed: BlamedHost, use: HostUse) -> "ListedHostOut":
         """From the stored host and what it is part of."""
-        return cls(
-            host=listed.host,
-            jobs=listed.num_jobs,
-            jobs_on_it=use.num_jobs,
-            workers=use.num_workers,
-            worst_slowdown=listed.slowdown,
-            slow_since_at=timestamp_or_none(listed.first_s),
-            last_seen_at=timestamp_or_none(listed.last_s),
-            last_data_at=timestamp_or_none(use.last_data_s),
-            gpu_hours_lost=listed.gpu_s / 3600,
-        )
+        lost = listed.gpu_s / 3600
+        return cls.of_record(listed, use, jobs_on_it=use.num_jobs, gpu_hours_lost=lost)
 
 
 class ListedHostsOut(ResponseModel):
@@ -99,35 +94,33 @@ class ListedHostsOut(ResponseModel):
 class HostBlameOut(ResponseModel):
     """Windows of a run with the host as culprit, and their cost."""
 
-    windows: int
+    windows: int = Field(validation_alias="num_windows")
     first_window: str
     last_window: str
-    worst_slowdown: float | None
+    worst_slowdown: float | None = Field(validation_alias="slowdown")
     gpu_hours_lost: float
-    last_seen_at: datetime
+    last_seen_at: UnixTime = Field(validation_alias="last_s")
 
     @classmethod
     def of(cls, blamed: BlamingRun) -> "HostBlameOut":
         """From the stored entry."""
-        return cls(
-            windows=blamed.num_windows,
+        return cls.of_record(
+            blamed,
             first_window=f"{blamed.epoch}-{blamed.first_step}",
             last_window=f"{blamed.epoch}-{blamed.last_first_step}",
-            worst_slowdown=blamed.slowdown,
             gpu_hours_lost=blamed.gpu_s / 3600,
-            last_seen_at=timestamp(blamed.last_s),
         )
 
 
 class HostRunOut(ResponseModel):
     """A run with workers on the host; `blame` is null if the host was never a culprit."""
 
-    job_id: str
+    job_id: JobName
     epoch: int
     name: str
-    began_at: datetime
-    ended_at: datetime | None
-    last_data_at: datetime | None
+    began_at: UnixTime = Field(validation_alias="registered_s")
+    ended_at: UnixTime | None
+    last_data_at: UnixTime | None = Field(validation_alias="last_data_s")
     workers: list[WorkerOut] | None = Field(
         description="The first 64 workers of the run on this host; null for runs too old to "
         "be searched."
@@ -146,12 +139,7 @@ class HostOut(ResponseModel):
     runs: list[HostRunOut] = Field(description="The 200 newest runs.")
 
 
-@router.get(
-    "/hosts",
-    operation_id="list_hosts",
-    summary="List hosts, slow ones first",
-    responses=refusals(),
-)
+@router.get("/hosts", summary="List hosts, slow ones first")
 def list_hosts(
     service: ServiceDep,
     caller: CallerDep,
@@ -176,21 +164,16 @@ def list_hosts(
         found, next_cursor = hosts.listed_hosts(
             conn, caller.project, since_s=since_s, min_jobs=min_jobs, cursor=cursor, limit=limit
         )
-        names = [each.host for each in found]
+        names = [listed.host for listed in found]
         used = hosts.uses(
             conn, caller.project, names, since_s=since_s, most_workers=MAX_WORKERS_SEARCHED
         )
         total, total_slow = hosts.count_hosts(conn, caller.project, since_s=since_s)
-    items = [ListedHostOut.of(each, used.get(each.host, HostUse())) for each in found]
+    items = [ListedHostOut.of(listed, used.get(listed.host, HostUse())) for listed in found]
     return ListedHostsOut(items=items, next_cursor=next_cursor, total=total, total_slow=total_slow)
 
 
-@router.get(
-    "/hosts/{host:path}",
-    operation_id="get_host",
-    summary="Get a host",
-    responses=refusals(404),
-)
+@router.get("/hosts/{host:path}", summary="Get a host", responses=refusals(404))
 def get_host(service: ServiceDep, caller: CallerDep, host: HostName) -> HostOut:
     """The host's runs, and the windows in which it was the culprit."""
     with service.store.read() as conn:
@@ -198,18 +181,18 @@ def get_host(service: ServiceDep, caller: CallerDep, host: HostName) -> HostOut:
         if not runs:
             raise HostNotFound(f"no job of this project had a worker on host {host!r}")
         blamed = hosts.blaming_runs(conn, caller.project, host, since_s=0.0)
-        of_run = {(each.job_id, each.epoch): each for each in blamed}
+        of_run = {(loss.job_id, loss.epoch): loss for loss in blamed}
         placed = _workers_on_host(conn, host, runs)
     items = [
-        _host_run_out(each, of_run.get((each.job_id, each.epoch)), workers)
-        for each, workers in zip(runs, placed, strict=True)
+        _host_run_out(run, of_run.get((run.job_id, run.epoch)), workers)
+        for run, workers in zip(runs, placed, strict=True)
     ]
-    slowdowns = [each.slowdown for each in blamed if each.slowdown is not None]
+    slowdowns = [loss.slowdown for loss in blamed if loss.slowdown is not None]
     return HostOut(
         host=host,
-        jobs_blamed=len({each.job_id for each in blamed}),
+        jobs_blamed=len({loss.job_id for loss in blamed}),
         worst_slowdown=max(slowdowns, default=None),
-        gpu_hours_lost=sum(each.gpu_s for each in blamed) / 3600,
+        gpu_hours_lost=sum(loss.gpu_s for loss in blamed) / 3600,
         runs=items,
     )
 
@@ -226,7 +209,7 @@ def _workers_on_host(
             found.append(None)
             continue
         left -= run.num_workers
-        placed = workers_hosts.load(conn, run.job_id, run.epoch)
+        placed = hosts.load(conn, run.job_id, run.epoch)
         found.append([worker for worker, name in placed.items() if name == host])
     return found
 
@@ -234,15 +217,12 @@ def _workers_on_host(
 def _host_run_out(
     run: HostRun, blamed: BlamingRun | None, workers: list[WorkerKey] | None
 ) -> HostRunOut:
-    ended_s = [each for each in (run.ended_s, run.superseded_s) if each is not None]
-    return HostRunOut(
-        job_id=job_of(run.job_id),
-        epoch=run.epoch,
-        name=run.name,
-        began_at=timestamp(run.registered_s),
-        ended_at=timestamp_or_none(min(ended_s, default=None)),
-        last_data_at=timestamp_or_none(run.last_data_s),
-        workers=None if workers is None else [WorkerOut.of(each) for each in workers[:MAX_WORKERS]],
+    ended_s = [at_s for at_s in (run.ended_s, run.superseded_s) if at_s is not None]
+    shown = None if workers is None else [WorkerOut.of(worker) for worker in workers[:MAX_WORKERS]]
+    return HostRunOut.of_record(
+        run,
+        ended_at=min(ended_s, default=None),
+        workers=shown,
         num_workers=None if workers is None else len(workers),
         blame=None if blamed is None else HostBlameOut.of(blamed),
     )

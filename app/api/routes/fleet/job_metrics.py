@@ -7,7 +7,7 @@ slowest workers are found with few reads of results.
 import heapq
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from prometheus_client import Metric
 from prometheus_client.core import GaugeMetricFamily
@@ -16,7 +16,7 @@ from typing_extensions import override
 
 from app.api.routes.fleet.fleet_jobs import MEASURED_STATES, FleetJob
 from app.api.service.job_state import ENDED_STATES, STATES
-from app.api.service.results import ResultCache
+from app.api.service.replays import ResultCache
 from app.errors import WindowNotFound
 from app.result.figures import gpu_time_wasted
 from app.store import hosts
@@ -37,6 +37,12 @@ class SlowestWorker:
     stage: int
     host: str | None
     slowdown: float
+
+    @property
+    def labels(self) -> list[str]:
+        """Its labels in metrics."""
+        names = [project_of(self.job_id), job_of(self.job_id)]
+        return [*names, f"{self.dp_rank}-{self.stage}", self.host or ""]
 
 
 def slowest_workers(
@@ -80,100 +86,91 @@ def _with_hosts(
     store: Store, found: Sequence[SlowestWorker], epochs: dict[str, int]
 ) -> list[SlowestWorker]:
     with store.read() as conn:
-        known = {job_id: hosts.load(conn, job_id, epochs[job_id]) for job_id in
-                 {each.job_id for each in found}}  # fmt: skip
+        job_ids = {worker.job_id for worker in found}
+        known = {job_id: hosts.load(conn, job_id, epochs[job_id]) for job_id in job_ids}
     return [
-        SlowestWorker(
-            each.job_id,
-            each.dp_rank,
-            each.stage,
-            known[each.job_id].get((each.dp_rank, each.stage)),
-            each.slowdown,
-        )
-        for each in found
+        replace(worker, host=known[worker.job_id].get((worker.dp_rank, worker.stage)))
+        for worker in found
     ]
+
+
+def gauge(name: str, help_text: str, value: float) -> Metric:
+    """One figure now."""
+    return GaugeMetricFamily(f"paceline_{name}", help_text, value=value)
+
+
+def gauges(
+    name: str,
+    help_text: str,
+    labels: Sequence[str],
+    samples: Iterable[tuple[Sequence[str], float]],
+) -> Metric:
+    """One figure now of each of several things, by the values of its labels."""
+    family = GaugeMetricFamily(f"paceline_{name}", help_text, labels=labels)
+    for values, value in samples:
+        family.add_metric(values, value)
+    return family
 
 
 # Not "job": Prometheus uses that label for the scraped target.
 _JOB_LABELS = ["project", "job_id"]
 
 
-@dataclass(frozen=True, slots=True)
-class FleetSamples(Collector):
+class Samples(Collector):
+    """Samples of one moment."""
+
+    def __init__(self, metrics: Iterable[Metric]) -> None:
+        self._metrics = metrics
+
+    @override
+    def collect(self) -> Iterable[Metric]:
+        return self._metrics
+
+
+def fleet_samples(jobs: Sequence[FleetJob]) -> Iterator[Metric]:
     """Sums over all jobs of the service; no names."""
-
-    jobs: Sequence[FleetJob]
-
-    @override
-    def collect(self) -> Iterator[Metric]:
-        running = [each for each in self.jobs if each.state not in ENDED_STATES]
-        by_state = Counter(each.state for each in self.jobs)
-        family = GaugeMetricFamily("paceline_jobs", "Jobs by how they do.", labels=["state"])
-        for state in STATES:
-            family.add_metric([state], by_state[state])
-        yield family
-        gpus = sum(each.line.num_gpus for each in running)
-        yield GaugeMetricFamily("paceline_gpus", "GPUs of jobs that have not finished.", value=gpus)
-        lost = sum(each.lost_per_hour or 0.0 for each in running)
-        help_text = "GPU-hours that all jobs lose an hour, as they go on now."
-        yield GaugeMetricFamily("paceline_gpu_hours_lost_per_hour", help_text, value=lost)
+    running = [job for job in jobs if job.state not in ENDED_STATES]
+    by_state = Counter(job.state for job in jobs)
+    states = (([state], by_state[state]) for state in STATES)
+    yield gauges("jobs", "Jobs by how they do.", ["state"], states)
+    gpus = sum(job.line.num_gpus for job in running)
+    yield gauge("gpus", "GPUs of jobs that have not finished.", gpus)
+    lost = sum(job.lost_per_hour or 0.0 for job in running)
+    help_text = "GPU-hours that all jobs lose an hour, as they go on now."
+    yield gauge("gpu_hours_lost_per_hour", help_text, lost)
 
 
-@dataclass(frozen=True, slots=True)
-class JobSamples(Collector):
+def job_samples(
+    jobs: Sequence[FleetJob], left_out: int, workers: Sequence[SlowestWorker]
+) -> Iterator[Metric]:
     """Jobs by name, the costliest first, the number left out, and the slowest workers."""
+    for name, help_text, of in _GAUGES:
+        values = ((_job_labels(job), of(job)) for job in jobs)
+        known = ((labels, value) for labels, value in values if value is not None)
+        yield gauges(f"job_{name}", help_text, _JOB_LABELS, known)
+    help_text = "1 for the state that the job is in; there is no sample for the others."
+    states = (([*_job_labels(job), job.state], 1) for job in jobs)
+    yield gauges("job_state", help_text, [*_JOB_LABELS, "state"], states)
+    help_text = "Share of the job's GPU time that a cause costs; the costliest three."
+    causes = (
+        ([*_job_labels(job), cause], cost)
+        for job in jobs
+        for cause, cost in _cost_by_cause(job).items()
+    )
+    yield gauges("job_cause_gpu_time_ratio", help_text, [*_JOB_LABELS, "cause"], causes)
+    help_text = "Slowdown of the slowest workers (dp rank-stage) of all jobs that straggle."
+    labels = [*_JOB_LABELS, "worker", "host"]
+    slowdowns = ((worker.labels, worker.slowdown) for worker in workers)
+    yield gauges("worst_worker_slowdown_ratio", help_text, labels, slowdowns)
+    help_text = "Jobs that have not finished and lose too little to be named here."
+    yield gauge("jobs_left_out", help_text, left_out)
 
-    jobs: Sequence[FleetJob]
-    left_out: int
-    workers: Sequence[SlowestWorker]
 
-    @override
-    def collect(self) -> Iterator[Metric]:
-        for name, help_text, of in _GAUGES:
-            yield self._gauge(name, help_text, of)
-        yield self._states()
-        yield self._causes()
-        yield self._workers()
-        help_text = "Jobs that have not finished and lose too little to be named here."
-        yield GaugeMetricFamily("paceline_jobs_left_out", help_text, value=self.left_out)
-
-    def _gauge(self, name: str, help_text: str, of: Callable[[FleetJob], float | None]) -> Metric:
-        family = GaugeMetricFamily(f"paceline_job_{name}", help_text, labels=_JOB_LABELS)
-        for job in self.jobs:
-            value = of(job)
-            if value is not None:
-                family.add_metric(_job_labels(job), value)
-        return family
-
-    def _states(self) -> Metric:
-        help_text = "1 for the state that the job is in; there is no sample for the others."
-        family = GaugeMetricFamily("paceline_job_state", help_text, labels=[*_JOB_LABELS, "state"])
-        for job in self.jobs:
-            family.add_metric([*_job_labels(job), job.state], 1)
-        return family
-
-    def _causes(self) -> Metric:
-        help_text = "Share of the job's GPU time that a cause costs; the costliest three."
-        name = "paceline_job_cause_gpu_time_ratio"
-        family = GaugeMetricFamily(name, help_text, labels=[*_JOB_LABELS, "cause"])
-        for job in self.jobs:
-            costs: dict[str, float] = {}
-            for finding in job.findings or ():
-                cause, cost = finding.cause, finding.cost or 0.0
-                costs[cause] = max(costs.get(cause, 0.0), cost)
-            for cause, cost in costs.items():
-                family.add_metric([*_job_labels(job), cause], cost)
-        return family
-
-    def _workers(self) -> Metric:
-        help_text = "Slowdown of the slowest workers (dp rank-stage) of all jobs that straggle."
-        name = "paceline_worst_worker_slowdown_ratio"
-        family = GaugeMetricFamily(name, help_text, labels=[*_JOB_LABELS, "worker", "host"])
-        for each in self.workers:
-            place = [project_of(each.job_id), job_of(each.job_id)]
-            worker = f"{each.dp_rank}-{each.stage}"
-            family.add_metric([*place, worker, each.host or ""], each.slowdown)
-        return family
+def _cost_by_cause(job: FleetJob) -> dict[str, float]:
+    costs: dict[str, float] = {}
+    for finding in job.findings or ():
+        costs[finding.cause] = max(costs.get(finding.cause, 0.0), finding.cost or 0.0)
+    return costs
 
 
 def _slowdown(job: FleetJob) -> float | None:

@@ -6,7 +6,6 @@ A source that could not be read has no samples.
 import asyncio
 import re
 from collections.abc import Awaitable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
 
@@ -14,22 +13,30 @@ import structlog
 from anyio import to_thread
 from fastapi import APIRouter, Request
 from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4, Metric, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
-from prometheus_client.registry import Collector
+from prometheus_client.core import CounterMetricFamily
 from starlette.responses import PlainTextResponse, Response
-from typing_extensions import override
 
 from app.api.http.auth import header
 from app.api.http.principal import ROOT, Principal
-from app.api.routes.dependencies import ServiceDep, only_refusals
-from app.api.routes.fleet.disk_metrics import DiskSamples
+from app.api.routes.dependencies import ServiceDep, refusals
 from app.api.routes.fleet.fleet_jobs import FleetJob, fleet_jobs
-from app.api.routes.fleet.job_metrics import FleetSamples, JobSamples, slowest_workers
+from app.api.routes.fleet.job_metrics import (
+    Samples,
+    fleet_samples,
+    gauge,
+    gauges,
+    job_samples,
+    slowest_workers,
+)
 from app.api.service.job_state import ENDED_STATES
 from app.api.service.service import Service
+from app.api.service.status import ServiceStatus
 from app.errors import PacelineError
 from app.ingest.queue import Lag
 from app.store.as_of import BEHIND_AFTER_S, Processed
+from app.store.disk.forecast import DiskForecast
+from app.store.disk.table_sizes import TableSizes
+from app.store.disk.usage import LEVELS, DiskLevel
 from app.store.fleet import FleetLine
 from app.store.runs import NotificationCounts, is_delivery_outcome
 from app.store.service_state import ServiceState
@@ -52,23 +59,16 @@ _TOTALS = {
 _COUNTER_NAME = re.compile(r"[a-z][a-z_]*")
 
 
-@dataclass(frozen=True, slots=True)
-class ServiceSamples(Collector):
-    """Samples of one moment; None if the source could not be read."""
-
-    state: ServiceState | None
-    lag: Lag | None
-    num_shards: int
-    allow_lossy: bool
-
-    @override
-    def collect(self) -> Iterator[Metric]:
-        yield _gauge("shards", "Parts of the event queue.", self.num_shards)
-        yield _gauge("lossy_allowed", "1 if batches may be lost in a crash.", self.allow_lossy)
-        if self.state is not None:
-            yield from _store_samples(self.state)
-        if self.lag is not None:
-            yield from _queue_samples(self.lag)
+def _service_samples(
+    state: ServiceState | None, lag: Lag | None, watch: ServiceStatus
+) -> Iterator[Metric]:
+    """Of queue and store; what could not be read is None and has no samples."""
+    yield gauge("shards", "Parts of the event queue.", watch.num_shards)
+    yield gauge("lossy_allowed", "1 if batches may be lost in a crash.", watch.allow_lossy)
+    if state is not None:
+        yield from _store_samples(state)
+    if lag is not None:
+        yield from _queue_samples(lag)
 
 
 def _store_samples(state: ServiceState) -> Iterator[Metric]:
@@ -79,16 +79,16 @@ def _store_samples(state: ServiceState) -> Iterator[Metric]:
     for name, value in ({**dict.fromkeys(_TOTALS, 0), **state.totals}).items():
         if _COUNTER_NAME.fullmatch(name) and not is_delivery_outcome(name):
             yield _counter(name, _TOTALS.get(name, "A count of the whole service."), value)
-    yield _gauge(
+    yield gauge(
         "dead_letters", "Dead letters that are neither replayed nor discarded.", state.dead_letters
     )
-    yield _gauge("outbox_due", "Alert messages that are still to be sent.", state.outbox_due)
+    yield gauge("outbox_due", "Alert messages that are still to be sent.", state.outbox_due)
     age_s = state.outbox_oldest_s or 0.0
-    yield _gauge("outbox_oldest_seconds", "Age of the oldest of these; 0 if none.", age_s)
+    yield gauge("outbox_oldest_seconds", "Age of the oldest of these; 0 if none.", age_s)
     yield from _notification_samples(state.notifications)
-    yield _gauge("consumers_alive", "Consumers whose lease holds.", state.live_consumers)
+    yield gauge("consumers_alive", "Consumers whose lease holds.", state.live_consumers)
     unheld = len(state.unheld_shards)
-    yield _gauge("shards_unheld", "Parts of the queue that no consumer works on.", unheld)
+    yield gauge("shards_unheld", "Parts of the queue that no consumer works on.", unheld)
     moves = "How often a consumer took a part of the queue: at its start, or of one that died."
     yield _counter("shard_moves", moves, state.shard_moves)
     behind_s = [shard.behind_s for shard in state.processed.of_shards]
@@ -104,37 +104,34 @@ def _watch_samples(state: ServiceState) -> Iterator[Metric]:
     """Ages since the service is known to have worked; none of what never has."""
     consumers, canary = state.watches.get("consumers"), state.watches.get("canary")
     backlog = state.watches.get("backlog")
-    turned_s = [each.last_turn_s for each in state.consumers if each.last_turn_s is not None]
+    turns_s = (consumer.last_turn_s for consumer in state.consumers)
+    turned_s = [turn_s for turn_s in turns_s if turn_s is not None]
     if turned_s:
         age_s = max(0.0, state.at_s - max(turned_s))
-        yield _gauge("consumer_turn_age_seconds", "Since a consumer last finished a turn.", age_s)
+        yield gauge("consumer_turn_age_seconds", "Since a consumer last finished a turn.", age_s)
     if canary is not None and canary.ok_s is not None:
         age_s = max(0.0, state.at_s - canary.ok_s)
-        yield _gauge("canary_age_seconds", "Since the canary was last found.", age_s)
+        yield gauge("canary_age_seconds", "Since the canary was last found.", age_s)
         if canary.took_s is not None:
             took = "From the start of the last good round of the canary until it was found."
-            yield _gauge("canary_took_seconds", took, canary.took_s)
+            yield gauge("canary_took_seconds", took, canary.took_s)
     told = "1 for each part of the service that receivers were told is down."
-    family = GaugeMetricFamily("paceline_service_down", told, labels=["part"])
-    for watch in (consumers, canary, backlog):
-        if watch is not None:
-            family.add_metric([watch.name], watch.told_s is not None)
-    yield family
+    watches = (watch for watch in (consumers, canary, backlog) if watch is not None)
+    parts = (([watch.name], watch.told_s is not None) for watch in watches)
+    yield gauges("service_down", told, ["part"], parts)
 
 
 def _notification_samples(counts: NotificationCounts) -> Iterator[Metric]:
     firing = "Alerts that fire now, of all projects."
-    family = GaugeMetricFamily("paceline_alerts_firing", firing, labels=["severity"])
-    for severity, number in counts.firing.items():
-        family.add_metric([severity], number)
-    yield family
+    by_severity = (([severity], number) for severity, number in counts.firing.items())
+    yield gauges("alerts_firing", firing, ["severity"], by_severity)
     outcomes = "Messages about alerts by what became of them; retried are attempts."
     counted = CounterMetricFamily("paceline_webhook_deliveries", outcomes, labels=["outcome"])
     for outcome, number in counts.outcomes.items():
         counted.add_metric([outcome], number)
     yield counted
     disabled = "Receivers of alerts that were given up, until a person enables them."
-    yield _gauge("notifier_disabled_endpoints", disabled, counts.disabled_endpoints)
+    yield gauge("notifier_disabled_endpoints", disabled, counts.disabled_endpoints)
 
 
 def _queue_samples(lag: Lag) -> Iterator[Metric]:
@@ -144,30 +141,53 @@ def _queue_samples(lag: Lag) -> Iterator[Metric]:
     oldest_s = [age_s or 0.0 for age_s in lag.oldest_s]
     yield _by_shard("queue_oldest_seconds", "How long the oldest of these waits.", oldest_s)
     full = "Parts of the queue that take no batch until consumers have caught up."
-    yield _gauge("queue_full_shards", full, len(lag.full))
+    yield gauge("queue_full_shards", full, len(lag.full))
     if lag.memory_bytes is not None:
-        yield _gauge("queue_memory_bytes", "Memory that the queue uses.", lag.memory_bytes)
+        yield gauge("queue_memory_bytes", "Memory that the queue uses.", lag.memory_bytes)
     if lag.log_bytes is not None:
         logs = "Bytes of the queue's logs on disk."
-        yield _gauge("queue_disk_bytes", logs, lag.log_bytes)
+        yield gauge("queue_disk_bytes", logs, lag.log_bytes)
     if lag.memory_limit_bytes is not None:
         limit = "Memory that the queue may use."
-        yield _gauge("queue_memory_limit_bytes", limit, lag.memory_limit_bytes)
+        yield gauge("queue_memory_limit_bytes", limit, lag.memory_limit_bytes)
 
 
 def _counter(name: str, help_text: str, value: float) -> Metric:
     return CounterMetricFamily(f"paceline_{name}", help_text, value=value)
 
 
-def _gauge(name: str, help_text: str, value: float) -> Metric:
-    return GaugeMetricFamily(f"paceline_{name}", help_text, value=value)
-
-
 def _by_shard(name: str, help_text: str, values: Sequence[float]) -> Metric:
-    family = GaugeMetricFamily(f"paceline_{name}", help_text, labels=["shard"])
-    for shard, value in enumerate(values):
-        family.add_metric([str(shard)], value)
-    return family
+    samples = (([str(shard)], value) for shard, value in enumerate(values))
+    return gauges(name, help_text, ["shard"], samples)
+
+
+def _disk_samples(
+    sizes: TableSizes | None, forecast: DiskForecast | None, level: DiskLevel
+) -> Iterator[Metric]:
+    """What fills the disk, how much is free, and for how many days, as far as it is known."""
+    if sizes is not None:
+        yield from _size_samples(sizes)
+    if forecast is None:
+        return
+    help_text = "What is stored: 0 all, 1 all with a warning, 2 no operations, 3 nothing new."
+    yield gauge("disk_level", help_text, LEVELS.index(level))
+    free = "Free bytes of the disk that the data is on, the fullest if several."
+    yield gauge("disk_free_bytes", free, forecast.free_bytes)
+    yield gauge("disk_used_ratio", "Used share of that disk, 0 to 1.", forecast.used_share)
+    if forecast.reusable_bytes is not None:
+        inside = "Those of these free bytes that are inside the tables of PostgreSQL."
+        yield gauge("disk_reusable_bytes", inside, forecast.reusable_bytes)
+    if forecast.days_left is not None:
+        left = "Days until that disk is full, as it grew over the last week, at least an hour."
+        yield gauge("disk_days_left", left, forecast.days_left)
+
+
+def _size_samples(sizes: TableSizes) -> Iterator[Metric]:
+    whole = "Bytes of the database, free pages included."
+    yield gauge("database_bytes", whole, sizes.database_bytes)
+    by_table = "Bytes of a table with its indexes; of large SQLite files an estimate."
+    tables = (([table], number) for table, number in sorted(sizes.tables.items()))
+    yield gauges("table_bytes", by_table, ["table"], tables)
 
 
 log = structlog.get_logger()
@@ -182,7 +202,7 @@ ReadingT = TypeVar("ReadingT")
     operation_id="get_metrics",
     summary="Get metrics for Prometheus",
     response_class=PlainTextResponse,
-    responses=only_refusals(401, 403, 421, 429, 500),
+    responses=refusals(401, 403, 421, 429, 500),
     openapi_extra={"security": [{}, {"token": []}]},
 )
 async def get_metrics(request: Request, service: ServiceDep) -> Response:
@@ -206,8 +226,8 @@ async def get_metrics(request: Request, service: ServiceDep) -> Response:
         _or_none(service, "disk", watch.disk_forecast.get()),
     )
     text = generate_latest(service.metrics.registry)
-    text += generate_latest(ServiceSamples(state, lag, watch.num_shards, watch.allow_lossy))
-    text += generate_latest(DiskSamples(sizes, forecast, watch.disk.level))
+    text += generate_latest(Samples(_service_samples(state, lag, watch)))
+    text += generate_latest(Samples(_disk_samples(sizes, forecast, watch.disk.level)))
     if state is not None and lines is not None:
         work = partial(_shared_job_text, service, caller, lines, state.processed)
         making = to_thread.run_sync(work, limiter=service.metrics_threads)
@@ -239,20 +259,20 @@ def _job_text(
     known = fleet_jobs(
         lines, now_s=service.now_s(), thresholds=service.thresholds, processed=processed
     )
-    text = generate_latest(FleetSamples(known))
+    text = generate_latest(Samples(fleet_samples(known)))
     if caller is not None:
-        text += generate_latest(_named_jobs(service, caller, known))
+        text += generate_latest(Samples(_named_jobs(service, caller, known)))
     return text
 
 
-def _named_jobs(service: Service, caller: Principal, known: list[FleetJob]) -> JobSamples:
-    running = [each for each in known if each.state not in ENDED_STATES]
+def _named_jobs(service: Service, caller: Principal, known: list[FleetJob]) -> Iterator[Metric]:
+    running = [job for job in known if job.state not in ENDED_STATES]
     if caller != ROOT:
-        running = [each for each in running if project_of(each.line.job_id) == caller.project]
-    running.sort(key=lambda each: (-(each.lost_per_hour or 0.0), each.line.job_id))
+        running = [job for job in running if project_of(job.line.job_id) == caller.project]
+    running.sort(key=lambda job: (-(job.lost_per_hour or 0.0), job.line.job_id))
     most = service.metrics_top_jobs
     workers = slowest_workers(service.store, service.results, running)
-    return JobSamples(running[:most], max(0, len(running) - most), workers)
+    return job_samples(running[:most], max(0, len(running) - most), workers)
 
 
 async def _or_none(service: Service, source: str, reading: Awaitable[ReadingT]) -> ReadingT | None:

@@ -2,28 +2,20 @@
 
 from typing import Annotated
 
-from fastapi import APIRouter, Path
 from pydantic import Field, StringConstraints
 
-from app.api.http.fields import PRINTABLE, RequestModel, ResponseModel, UnixTime
+from app.api.http.fields import PRINTABLE, RequestModel, ResponseModel, UnixTime, hex_id
 from app.api.routes.audit import write_audit
-from app.api.routes.dependencies import BODY_REFUSALS, CallerDep, ServiceDep, refusals
+from app.api.routes.dependencies import ApiRouter, CallerDep, ServiceDep, refusals
 from app.api.routes.fleet.fleet_jobs import Direction, Order
 from app.api.service.job_state import JobState
 from app.store import saved_views
 from app.store.jobs import Lifecycle
 
-router = APIRouter(tags=["fleet"])
+router = ApiRouter("fleet")
 
 ViewName = Annotated[str, StringConstraints(min_length=1, max_length=100, pattern=PRINTABLE)]
-ViewId = Annotated[
-    str,
-    Path(
-        pattern=r"^[0-9a-f]{1,32}$",
-        description="The view's id.",
-        examples=["5f0c3a9be81d42670fa1c2d3"],
-    ),
-]
+ViewId = Annotated[str, hex_id("view")]
 
 
 class ViewQuery(RequestModel):
@@ -60,7 +52,7 @@ class ViewsOut(ResponseModel):
     items: list[ViewOut]
 
 
-@router.get("/views", operation_id="list_views", summary="List saved views", responses=refusals())
+@router.get("/views", summary="List saved views")
 def list_views(service: ServiceDep, caller: CallerDep) -> ViewsOut:
     """The views of the fleet page that anybody of the project has saved, at most 100."""
     with service.store.read() as conn:
@@ -68,13 +60,7 @@ def list_views(service: ServiceDep, caller: CallerDep) -> ViewsOut:
     return ViewsOut(items=[ViewOut.model_validate(view) for view in found])
 
 
-@router.post(
-    "/views",
-    operation_id="save_view",
-    summary="Save a view of the fleet",
-    status_code=201,
-    responses=refusals(409, *BODY_REFUSALS),
-)
+@router.post("/views", summary="Save a view of the fleet", status_code=201, responses=refusals(409))
 def save_view(given: ViewIn, service: ServiceDep, caller: CallerDep) -> ViewOut:
     """409 if the project has a view of this name."""
     query = given.query.model_dump(exclude_none=True)
@@ -88,11 +74,7 @@ def save_view(given: ViewIn, service: ServiceDep, caller: CallerDep) -> ViewOut:
 
 
 @router.delete(
-    "/views/{view_id}",
-    operation_id="delete_view",
-    summary="Delete a saved view",
-    status_code=204,
-    responses=refusals(404, *BODY_REFUSALS),
+    "/views/{view_id}", summary="Delete a saved view", status_code=204, responses=refusals(404)
 )
 def delete_view(view_id: ViewId, service: ServiceDep, caller: CallerDep) -> None:
     """Saving it again brings it back, under a new id."""

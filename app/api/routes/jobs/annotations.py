@@ -1,15 +1,16 @@
 """Annotations: deploys, checkpoints, drained nodes and notes, of a job or of a whole project."""
 
 from datetime import datetime
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
-from fastapi import APIRouter, Path, Query, Response
+from fastapi import Query, Response
 from pydantic import ConfigDict, Field
 from pydantic.config import JsonDict
 
 from app.api.http.fields import (
     PRINTABLE,
     Cursor,
+    JobName,
     Limit,
     MatcherOut,
     Matchers,
@@ -17,15 +18,22 @@ from app.api.http.fields import (
     RequestModel,
     ResponseModel,
     Text,
+    UnixTime,
+    hex_id,
     matchers_of,
     matchers_out,
-    timestamp,
-    timestamp_or_none,
 )
 from app.api.http.principal import Principal
 from app.api.routes.audit import write_audit
-from app.api.routes.dependencies import BODY_REFUSALS, CallerDep, JobKey, ServiceDep, refusals
-from app.api.service.annotation_places import PlacedAnnotation, annotation_text, place
+from app.api.routes.dependencies import (
+    ApiRouter,
+    CallerDep,
+    JobKey,
+    Responses,
+    ServiceDep,
+    refusals,
+)
+from app.api.service.annotation_places import annotation_text, placed_at_steps
 from app.api.service.service import Service
 from app.errors import AnnotationNotFound, Forbidden
 from app.store import annotations
@@ -37,9 +45,8 @@ from app.store.annotations import (
     AnnotationFilter,
     AnnotationKind,
 )
-from app.trace.job import job_of
 
-router = APIRouter(tags=["annotations"])
+router = ApiRouter("annotations")
 
 _ANNOTATION_EXAMPLE: JsonDict = {
     "kind": "deploy",
@@ -127,39 +134,25 @@ class AnnotationOut(ResponseModel):
     """An annotation."""
 
     annotation_id: str
-    job_id: str | None = Field(description="Null: of all jobs of the project that match.")
+    job_id: JobName | None = Field(description="Null: of all jobs of the project that match.")
     matchers: list[MatcherOut]
     kind: AnnotationKind
     text: str
     label: str = Field(description="The annotation in words, as the pages show it.")
     host: str | None
-    at: datetime
-    ends_at: datetime | None
+    at: UnixTime = Field(validation_alias="at_s")
+    ends_at: UnixTime | None = Field(validation_alias="ends_s")
     epoch: int | None
     step: int | None = Field(description="The step that was given, or null.")
     source: str
     author: str = Field(description="Name of the token that reported it.")
-    created_at: datetime
+    created_at: UnixTime = Field(validation_alias="created_s")
 
     @classmethod
-    def of(cls, found: Annotation) -> "AnnotationOut":
+    def of(cls, found: Annotation, **more: object) -> Self:
         """From the stored annotation."""
-        return cls(
-            annotation_id=found.annotation_id,
-            job_id=None if found.job_id is None else job_of(found.job_id),
-            matchers=matchers_out(found.matchers),
-            kind=found.kind,
-            text=found.text,
-            label=annotation_text(found),
-            host=found.host,
-            at=timestamp(found.at_s),
-            ends_at=timestamp_or_none(found.ends_s),
-            epoch=found.epoch,
-            step=found.step,
-            source=found.source,
-            author=found.author,
-            created_at=timestamp(found.created_s),
-        )
+        words = annotation_text(found)
+        return cls.of_record(found, matchers=matchers_out(found.matchers), label=words, **more)
 
 
 class PlacedAnnotationOut(AnnotationOut):
@@ -170,12 +163,6 @@ class PlacedAnnotationOut(AnnotationOut):
         description="The step that was given, else the first one after its time, to within a "
         "window; null if there is none yet."
     )
-
-    @classmethod
-    def placed(cls, found: PlacedAnnotation) -> "PlacedAnnotationOut":
-        """From the stored annotation and its place."""
-        known = dict(AnnotationOut.of(found.annotation))
-        return cls(**known, placed_epoch=found.epoch, placed_step=found.step)
 
 
 class AnnotationsOut(ResponseModel):
@@ -192,14 +179,10 @@ class PlacedAnnotationsOut(ResponseModel):
     next_cursor: str | None
 
 
-AnnotationId = Annotated[
-    str,
-    Path(
-        pattern=r"^[0-9a-f]{1,32}$",
-        description="The annotation's id.",
-        examples=["5f0c3a9be81d42670fa1c2d3"],
-    ),
-]
+_STORED_BEFORE: Responses = {
+    200: {"description": "Stored before, by its `idempotency_key`.", "model": AnnotationOut}
+}
+AnnotationId = Annotated[str, hex_id("annotation")]
 Since = Annotated[
     Moment | None,
     Query(alias="from", description="Only annotations that have not ended before this time."),
@@ -222,13 +205,9 @@ def _filter(
 
 @router.post(
     "/jobs/{job_id}/annotations",
-    operation_id="add_annotation",
     summary="Annotate a job",
     status_code=201,
-    responses={
-        200: {"description": "Stored before, by its `idempotency_key`.", "model": AnnotationOut},
-        **refusals(404, *BODY_REFUSALS),
-    },
+    responses=_STORED_BEFORE,
 )
 def add_annotation(
     job_id: JobKey,
@@ -246,12 +225,7 @@ def add_annotation(
     return _add(service, caller, wanted, response)
 
 
-@router.get(
-    "/jobs/{job_id}/annotations",
-    operation_id="list_annotations_of_job",
-    summary="List a job's annotations",
-    responses=refusals(404),
-)
+@router.get("/jobs/{job_id}/annotations", summary="List a job's annotations")
 def list_annotations_of_job(
     job_id: JobKey,
     service: ServiceDep,
@@ -266,17 +240,18 @@ def list_annotations_of_job(
         found, more = annotations.page_of_job(
             conn, job_id, _filter(since, until, kind), cursor=cursor, limit=limit
         )
-        placed = place(conn, job_id, found)
-    items = [PlacedAnnotationOut.placed(each) for each in placed]
+        placed = placed_at_steps(conn, job_id, found)
+    items = [
+        PlacedAnnotationOut.of(place.annotation, placed_epoch=place.epoch, placed_step=place.step)
+        for place in placed
+    ]
     return PlacedAnnotationsOut(items=items, next_cursor=more)
 
 
 @router.delete(
     "/jobs/{job_id}/annotations/{annotation_id}",
-    operation_id="delete_annotation_of_job",
     summary="Delete a job's annotation",
     status_code=204,
-    responses=refusals(404, *BODY_REFUSALS),
 )
 def delete_annotation_of_job(
     job_id: JobKey, annotation_id: AnnotationId, service: ServiceDep, caller: CallerDep
@@ -287,13 +262,9 @@ def delete_annotation_of_job(
 
 @router.post(
     "/annotations",
-    operation_id="add_project_annotation",
     summary="Annotate many jobs",
     status_code=201,
-    responses={
-        200: {"description": "Stored before, by its `idempotency_key`.", "model": AnnotationOut},
-        **refusals(*BODY_REFUSALS),
-    },
+    responses=_STORED_BEFORE,
 )
 def add_project_annotation(
     given: ProjectAnnotationIn, service: ServiceDep, caller: CallerDep, response: Response
@@ -312,12 +283,7 @@ def add_project_annotation(
     return _add(service, caller, wanted, response)
 
 
-@router.get(
-    "/annotations",
-    operation_id="list_annotations",
-    summary="List the project's annotations",
-    responses=refusals(),
-)
+@router.get("/annotations", summary="List the project's annotations")
 def list_annotations(
     service: ServiceDep,
     caller: CallerDep,
@@ -332,15 +298,16 @@ def list_annotations(
         found, more = annotations.page(
             conn, caller.project, _filter(since, until, kind), cursor=cursor, limit=limit
         )
-    return AnnotationsOut(items=[AnnotationOut.of(each) for each in found], next_cursor=more)
+    return AnnotationsOut(
+        items=[AnnotationOut.of(annotation) for annotation in found], next_cursor=more
+    )
 
 
 @router.delete(
     "/annotations/{annotation_id}",
-    operation_id="delete_annotation",
     summary="Delete an annotation",
     status_code=204,
-    responses=refusals(404, *BODY_REFUSALS),
+    responses=refusals(404),
 )
 def delete_annotation(annotation_id: AnnotationId, service: ServiceDep, caller: CallerDep) -> None:
     """One of the whole project, or of any of its jobs. The audit log keeps what it said."""
@@ -393,6 +360,6 @@ def _audited(found: Annotation) -> JsonDict:
 
 def _announce(service: Service, changed: Annotation) -> None:
     if changed.job_id is not None:
-        service.announcer.announce({"event": "job", "job_id": changed.job_id})
+        service.announce_job(changed.job_id)
     else:
         service.announcer.announce({"event": "alert", "project": changed.project})

@@ -3,10 +3,9 @@
 Paceline follows the top fix of a straggling window by itself; people add others here.
 """
 
-from datetime import datetime
 from typing import Annotated, Literal
 
-from fastapi import APIRouter, Path, Query
+from fastapi import Query
 from msgspec.structs import replace
 from pydantic import Field
 
@@ -19,14 +18,24 @@ from app.advice.facts import (
     MAX_MTBF_HOURS,
     MAX_TOKENS,
     MIN_POSITIVE,
+    Scheduler,
     facts_of,
 )
-from app.advice.fix import AdviceCase, Fix, Scheduler
+from app.advice.fix import AdviceCase, Fix
 from app.advice.outcome import Prediction, State, prediction_of
 from app.advice.signs import followed_window
-from app.api.http.fields import Cursor, Limit, RequestModel, ResponseModel, timestamp
+from app.api.http.fields import (
+    WINDOW_PATTERN,
+    Cursor,
+    JobName,
+    Limit,
+    RequestModel,
+    ResponseModel,
+    UnixTime,
+    hex_id,
+)
 from app.api.routes.audit import write_audit
-from app.api.routes.dependencies import BODY_REFUSALS, CallerDep, JobKey, ServiceDep, refusals
+from app.api.routes.dependencies import ApiRouter, CallerDep, JobKey, ServiceDep, refusals
 from app.api.service.replays import WindowKey, window_key
 from app.api.service.service import Service
 from app.engine.questions.edits import edits_as_json
@@ -36,7 +45,7 @@ from app.store.database import Connection
 from app.store.fixes import FixRecord
 from app.trace.job import job_of
 
-router = APIRouter(tags=["jobs"])
+router = ApiRouter("jobs")
 
 
 class FactsIn(RequestModel):
@@ -59,7 +68,7 @@ class TrackFixIn(FactsIn):
     """A fix to follow, and what only the job's owner knows of it."""
 
     window: str = Field(
-        pattern=r"^(latest|[0-9]{1,9}-[0-9]{1,16})$",
+        pattern=WINDOW_PATTERN,
         description="The newest closed window of the current run, which the fix is predicted for: "
         "`latest`, or its id.",
         examples=["3-64"],
@@ -78,7 +87,7 @@ class TrackedFixOut(ResponseModel):
     """
 
     fix_id: str
-    job_id: str
+    job_id: JobName
     fix: str = Field(description="Name of the fix.", examples=["resplit-stages"])
     title: str = Field(examples=["Give the stages 13/11/9/3 layers, not 9/9/9/9"])
     sentence: str = Field(
@@ -94,7 +103,9 @@ class TrackedFixOut(ResponseModel):
         description="Who wants it followed; null: it was the top fix of the window."
     )
     window: str = Field(description="Id of the window that it was predicted for.")
-    step_s_before: float = Field(description="Mean simulated step there, in seconds.")
+    step_s_before: float = Field(
+        validation_alias="before_s", description="Mean simulated step there, in seconds."
+    )
     step_s: float = Field(description="Predicted mean step with the fix, in seconds.")
     step_range_s: list[float] = Field(description="Bounds of `step_s`, the shorter one first.")
     speed_up: float = Field(description="Predicted: `step_s_before` divided by `step_s`.")
@@ -102,43 +113,32 @@ class TrackedFixOut(ResponseModel):
     applied_epoch: int | None = Field(description="Run in which the fix was noticed, or null.")
     applied_step: int | None = Field(description="First step with the fix, or null.")
     achieved_speed_up: float | None = Field(
-        description="`step_s_before` divided by the mean step of `windows`; null before the first."
+        validation_alias="achieved",
+        description="`step_s_before` divided by the mean step of `windows`; null before the first.",
     )
     windows: list[str] = Field(description="Ids of the windows that are measured, at most three.")
     note: str | None = Field(description="What limits the comparison; null if nothing does.")
     notified: bool | None = Field(
         description="Whether receivers were notified; null if they are not to be."
     )
-    predicted_at: datetime = Field(description="When it was predicted first.")
-    updated_at: datetime
+    predicted_at: UnixTime = Field(
+        validation_alias="predicted_s", description="When it was predicted first."
+    )
+    updated_at: UnixTime = Field(validation_alias="updated_s")
 
     @classmethod
     def of(cls, record: FixRecord, now_s: float) -> "TrackedFixOut":
         """From the stored prediction."""
-        prediction, tracked = record.prediction, record.tracked
+        tracked = record.tracked
         measured = () if tracked.applied_step is None else tracked.windows
-        return cls(
-            fix_id=record.fix_id,
-            job_id=job_of(record.job_id),
-            fix=tracked.fix,
-            title=prediction.title,
-            sentence=prediction.sentence,
+        return cls.of_record(
+            record,
+            record.prediction,
+            tracked,
             state=record.state_at(now_s),
-            tracked_by=record.tracked_by,
             window=f"{tracked.epoch}-{tracked.first_step}",
-            step_s_before=tracked.before_s,
-            step_s=prediction.step_s,
-            step_range_s=list(prediction.step_range_s),
-            speed_up=prediction.speed_up,
-            gpu_hours_per_day=prediction.gpu_hours_per_day,
-            applied_epoch=tracked.applied_epoch,
-            applied_step=tracked.applied_step,
-            achieved_speed_up=tracked.achieved,
             windows=[window.window_id for window in measured],
-            note=tracked.note,
             notified=None if record.notice is None else record.notice == "notified",
-            predicted_at=timestamp(record.predicted_s),
-            updated_at=timestamp(record.updated_s),
         )
 
 
@@ -152,14 +152,7 @@ class TrackedFixesOut(ResponseModel):
 StateQuery = Annotated[
     State | None, Query(description="Only predictions in this state.", examples=["measured"])
 ]
-FixId = Annotated[
-    str,
-    Path(
-        pattern=r"^[0-9a-f]{1,32}$",
-        description="The prediction's id.",
-        examples=["5f0c3a9be81d42670fa1c2d3"],
-    ),
-]
+FixId = Annotated[str, hex_id("prediction")]
 
 
 def _page(
@@ -179,12 +172,7 @@ def _page(
     return TrackedFixesOut(items=items, next_cursor=next_cursor)
 
 
-@router.get(
-    "/fixes",
-    operation_id="list_fixes",
-    summary="List predicted fixes of all jobs and what they achieved",
-    responses=refusals(),
-)
+@router.get("/fixes", summary="List predicted fixes of all jobs and what they achieved")
 def list_fixes(
     service: ServiceDep,
     caller: CallerDep,
@@ -196,12 +184,7 @@ def list_fixes(
     return _page(service, caller.project, None, state, cursor, limit)
 
 
-@router.get(
-    "/jobs/{job_id}/fixes",
-    operation_id="list_fixes_of_job",
-    summary="List a job's predicted fixes and what they achieved",
-    responses=refusals(404),
-)
+@router.get("/jobs/{job_id}/fixes", summary="List a job's predicted fixes and what they achieved")
 def list_fixes_of_job(
     job_id: JobKey,
     service: ServiceDep,
@@ -216,10 +199,9 @@ def list_fixes_of_job(
 
 @router.post(
     "/jobs/{job_id}/fixes",
-    operation_id="track_fix",
     summary="Follow a fix: compare its prediction with what it achieves",
     status_code=201,
-    responses=refusals(404, 409, *BODY_REFUSALS),
+    responses=refusals(409),
 )
 def track_fix(
     job_id: JobKey, given: TrackFixIn, service: ServiceDep, caller: CallerDep
@@ -239,7 +221,7 @@ def track_fix(
         )
         detail = {"job": job_of(job_id), "fix": given.fix, "window": window.id}
         write_audit(conn, caller, "fix.track", record.fix_id, now_s=now_s, **detail)
-    service.announcer.announce({"event": "job", "job_id": job_id})
+    service.announce_job(job_id)
     return TrackedFixOut.of(record, now_s)
 
 
@@ -264,7 +246,7 @@ def _newest_window(conn: Connection, job_id: str, window_id: str) -> WindowKey:
     Raises:
         Conflict: it is not; the message names the one that is.
     """
-    asked, newest = (window_key(conn, job_id, each) for each in (window_id, "latest"))
+    asked, newest = (window_key(conn, job_id, name) for name in (window_id, "latest"))
     if asked.window_id != newest.window_id:
         raise Conflict(
             "a fix is followed from the newest closed window of the current run, "
@@ -303,7 +285,7 @@ def _predicted(case: AdviceCase, name: str) -> Fix:
     reason = withheld_because(case)
     if reason is not None:
         raise Conflict(f"{name}: {reason}")
-    method = next(each for each in METHODS if each.name == name)
+    method = next(method for method in METHODS if method.name == name)
     found = method.predict(case)
     if isinstance(found, Fix):
         return found.with_error(case.discrepancy, case.step_error_s)
@@ -313,11 +295,7 @@ def _predicted(case: AdviceCase, name: str) -> Fix:
 
 
 @router.delete(
-    "/jobs/{job_id}/fixes/{fix_id}",
-    operation_id="delete_fix",
-    summary="Delete a prediction, and its outcome",
-    status_code=204,
-    responses=refusals(404, *BODY_REFUSALS),
+    "/jobs/{job_id}/fixes/{fix_id}", summary="Delete a prediction, and its outcome", status_code=204
 )
 def delete_fix(job_id: JobKey, fix_id: FixId, service: ServiceDep, caller: CallerDep) -> None:
     """The fix is no longer followed.
@@ -328,4 +306,4 @@ def delete_fix(job_id: JobKey, fix_id: FixId, service: ServiceDep, caller: Calle
         fix = fixes.remove(conn, job_id, fix_id)
         detail = {"job": job_of(job_id), "fix": fix}
         write_audit(conn, caller, "fix.delete", fix_id, now_s=service.now_s(), **detail)
-    service.announcer.announce({"event": "job", "job_id": job_id})
+    service.announce_job(job_id)

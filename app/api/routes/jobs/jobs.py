@@ -1,28 +1,26 @@
 """Jobs: register them with their operation types, end them, and read their state."""
 
-from collections.abc import Sequence
-from datetime import datetime
 from typing import Annotated, Literal
 
-from fastapi import APIRouter, Query, Response
+from fastapi import Query, Response
 from pydantic import Field
 
 from app.api.http.fields import (
     AsOfField,
     BehindField,
     Cursor,
+    JobName,
     Label,
     Limit,
     NonEmptyText,
     RequestModel,
     ResponseModel,
     Text,
+    UnixTime,
     WorkerOut,
-    timestamp,
-    timestamp_or_none,
 )
 from app.api.routes.alerts.silences import end_silences_with_run
-from app.api.routes.dependencies import BODY_REFUSALS, CallerDep, JobKey, ServiceDep, refusals
+from app.api.routes.dependencies import ApiRouter, CallerDep, JobKey, ServiceDep, refusals
 from app.api.routes.jobs.recording import RecordingOut, WorkerPlanOut, plan_for_workers
 from app.api.routes.windows.windows import RecentStepsOut, WindowSummaryOut
 from app.api.service.job_state import JobState, job_state, silent_workers
@@ -30,15 +28,14 @@ from app.api.service.service import Service
 from app.errors import InvalidRequest
 from app.ingest.wire.body import EXTENSIONS
 from app.result.figures import gpu_time_wasted
-from app.store import jobs, recordings, runs, shards
+from app.store import exits, jobs, recordings, runs, shards
 from app.store.as_of import Processed
-from app.store.ending import exits
 from app.store.jobs import JobRecord, Lifecycle
 from app.store.runs import Registration
 from app.trace import ops
 from app.trace.exits import EndCause, end_sentence
 from app.trace.job import CANARY_PROJECT, MAX_STAGES, Parallelism, job_of, project_of
-from app.trace.ops import MAX_USER_TYPES, OpTypes
+from app.trace.ops import MAX_USER_TYPES
 
 TypeName = Annotated[
     str,
@@ -86,21 +83,7 @@ class OpTypeOut(ResponseModel):
     towards: str | None = None
 
 
-def checked_op_types(described: Sequence[OpTypeIn]) -> OpTypes:
-    """The job's operation types, including the built-in ones.
-
-    Raises:
-        InvalidRequest: they contradict each other; the message names the type and the field.
-    """
-    return ops.parse_op_types([each.model_dump(exclude_none=True) for each in described])
-
-
-def op_types_out(op_types: OpTypes) -> list[OpTypeOut]:
-    """The job's custom operation types for an answer."""
-    return [OpTypeOut(**each) for each in ops.describe_op_types(op_types)]
-
-
-router = APIRouter(tags=["jobs"])
+router = ApiRouter("jobs")
 
 LifecycleQuery = Annotated[
     Lifecycle,
@@ -170,7 +153,9 @@ class JobIn(RequestModel):
             framework=self.framework,
             labels=dict(self.labels),
             run_key=self.run_key,
-            op_types=checked_op_types(self.op_types),
+            op_types=ops.parse_op_types(
+                [described.model_dump(exclude_none=True) for described in self.op_types]
+            ),
         )
 
 
@@ -272,18 +257,17 @@ class JobEndOut(ResponseModel):
     @classmethod
     def of(cls, cause: EndCause) -> "JobEndOut":
         """From the stored cause."""
-        told = {name: getattr(cause, name) for name in cls.model_fields if name != "sentence"}
         rank = None if cause.rank < 0 else cause.rank
-        return cls(**told | {"sentence": f"{end_sentence(cause)}.", "rank": rank})
+        return cls.of_record(cause, sentence=f"{end_sentence(cause)}.", rank=rank)
 
 
 class JobOut(ResponseModel):
     """A job and its state; unknown figures are null."""
 
-    job_id: str
+    job_id: JobName
     name: str
     parallelism: ParallelismOut
-    gpus: int
+    gpus: int = Field(validation_alias="num_gpus")
     framework: str | None
     labels: dict[str, str] = Field(
         description="Labels that the run registered, with `edited_labels` over them. `owner` is "
@@ -293,22 +277,23 @@ class JobOut(ResponseModel):
         description="Labels set with `PATCH /api/v1/jobs/{job_id}`."
     )
     lifecycle: Lifecycle
-    archived_at: datetime | None
-    deleted_at: datetime | None
-    removal_at: datetime | None = Field(
-        description="When the data of a deleted job is removed; until then it can be restored."
+    archived_at: UnixTime | None = Field(validation_alias="archived_s")
+    deleted_at: UnixTime | None = Field(validation_alias="deleted_s")
+    removal_at: UnixTime | None = Field(
+        validation_alias="removal_s",
+        description="When the data of a deleted job is removed; until then it can be restored.",
     )
     op_types: list[OpTypeOut]
     epoch: int
     state: JobState
     as_of: AsOfField
     behind_s: BehindField
-    registered_at: datetime
-    ended_at: datetime | None
+    registered_at: UnixTime = Field(validation_alias="registered_s")
+    ended_at: UnixTime | None = Field(validation_alias="ended_s")
     end: JobEndOut | None = Field(
         description="What ended a job that crashed or was preempted; otherwise null."
     )
-    last_data_at: datetime | None
+    last_data_at: UnixTime | None = Field(validation_alias="last_data_s")
     last_step: int | None
     silent_ranks: list[int] = Field(
         description="The first 100 silent ranks: no data from them, while other ranks send data."
@@ -322,12 +307,14 @@ class JobOut(ResponseModel):
         "`num_silent_ranks` if several ranks belong to "
         "one worker."
     )
-    silent_since: datetime | None
-    stalled_since: datetime | None = Field(
-        description="Time since which no rank has sent data; null while data arrives."
+    silent_since: UnixTime | None = Field(validation_alias="silent_since_s")
+    stalled_since: UnixTime | None = Field(
+        validation_alias="stalled_since_s",
+        description="Time since which no rank has sent data; null while data arrives.",
     )
     ingest: IngestOut | None = Field(
-        description="Counts of received operations; null before the first one."
+        validation_alias="counts",
+        description="Counts of received operations; null before the first one.",
     )
     drops: DropsOut | None = Field(
         description="Dropped operations; null if no recorder has reported any count."
@@ -337,10 +324,13 @@ class JobOut(ResponseModel):
     slowdown: float | None
     gpu_time_wasted: float | None
     recent_steps: RecentStepsOut | None = Field(
-        description="The steps that state, slowdown and loss are of; null before the first figures."
+        validation_alias="recent",
+        description="The steps that state, slowdown and loss are of; null before the first "
+        "figures.",
     )
     latest_window: WindowSummaryOut | None = Field(
-        description="The newest closed window with figures; before the first one the open window."
+        validation_alias="latest",
+        description="The newest closed window with figures; before the first one the open window.",
     )
 
 
@@ -353,46 +343,22 @@ class JobsOut(ResponseModel):
 
 def job_out(job: JobRecord, service: Service, processed: Processed) -> JobOut:
     """The job for an answer."""
-    window, recent = job.latest, job.recent
-    silent_ranks = job.silent_ranks or ()
-    progress = processed.of(job.job_id, job.last_data_s)
-    slowdown = recent.slowdown if recent else None
-    return JobOut(
-        job_id=job_of(job.job_id),
-        name=job.name,
-        parallelism=ParallelismOut.model_validate(job.parallelism),
-        gpus=job.num_gpus,
-        framework=job.framework,
-        labels=job.labels,
-        edited_labels=dict(job.edited_labels),
-        lifecycle=job.lifecycle,
-        archived_at=timestamp_or_none(job.archived_s),
-        deleted_at=timestamp_or_none(job.deleted_s),
-        removal_at=timestamp_or_none(job.removal_s),
-        op_types=op_types_out(job.op_types),
-        epoch=job.epoch,
+    silent_ranks, workers = job.silent_ranks or (), silent_workers(job)
+    slowdown = job.recent.slowdown if job.recent else None
+    return JobOut.of_record(
+        job,
+        processed.of(job.job_id, job.last_data_s),
+        op_types=[OpTypeOut(**own) for own in ops.describe_op_types(job.op_types)],
         state=job_state(job, processed, service.thresholds),
-        as_of=timestamp_or_none(progress.at_s),
-        behind_s=progress.behind_s,
-        registered_at=timestamp(job.registered_s),
-        ended_at=timestamp_or_none(job.ended_s),
         end=None if job.end_cause is None else JobEndOut.of(job.end_cause),
-        last_data_at=timestamp_or_none(job.last_data_s),
-        last_step=job.last_step,
-        silent_ranks=list(silent_ranks[:MAX_SILENT_RANKS]),
+        silent_ranks=silent_ranks[:MAX_SILENT_RANKS],
         num_silent_ranks=len(silent_ranks),
-        num_silent_workers=len({*silent_workers(job)}),
-        silent_workers=[WorkerOut.of(each) for each in silent_workers(job)[:MAX_SILENT_RANKS]],
-        silent_since=timestamp_or_none(job.silent_since_s),
-        stalled_since=timestamp_or_none(job.stalled_since_s),
-        ingest=None if job.counts is None else IngestOut.model_validate(job.counts),
-        drops=None if job.drops is None else DropsOut.model_validate(job.drops),
+        silent_workers=[WorkerOut.of(worker) for worker in workers[:MAX_SILENT_RANKS]],
+        num_silent_workers=len({*workers}),
         recording=RecordingOut.of(job),
-        window_steps=service.window_steps,
+        window_steps=service.public_settings.window_steps,
         slowdown=slowdown,
         gpu_time_wasted=None if slowdown is None else gpu_time_wasted(slowdown),
-        recent_steps=RecentStepsOut.model_validate(recent) if recent else None,
-        latest_window=WindowSummaryOut.model_validate(window) if window else None,
     )
 
 
@@ -415,12 +381,11 @@ def jobs_out(
 
 @router.put(
     "/jobs/{job_id}",
-    operation_id="register_job",
     summary="Register a run of a job",
     status_code=200,
     responses={
         201: {"description": "A new run was registered.", "model": RegisteredOut},
-        **refusals(404, 409, *BODY_REFUSALS),
+        **refusals(409),
     },
 )
 def register_job(
@@ -435,7 +400,7 @@ def register_job(
     with service.store.write() as conn:
         now_s = service.now_s()
         # The service's own check counts in no quota.
-        most = None if project_of(job_id) == CANARY_PROJECT else service.max_jobs
+        most = None if project_of(job_id) == CANARY_PROJECT else service.public_settings.max_jobs
         registered = runs.register(conn, job_id, registration, now_s=now_s, max_active_jobs=most)
         if registered.created:
             end_silences_with_run(conn, service, job_id)
@@ -445,23 +410,15 @@ def register_job(
         at_s = service.database_time(conn)
         accepts = shards.extensions_known_to_all(conn, EXTENSIONS, now_s=at_s)
         plans = recordings.plans_of_run(recordings.of_job(conn, job_id), registered.epoch)
-    _changed(service, job_id)
+    service.job_changed(job_id)
     plan = plan_for_workers(plans, None) if plans else None
     response.status_code = 201 if registered.created else 200
-    return RegisteredOut(
-        job_id=job_of(job_id),
-        epoch=registered.epoch,
-        accepts=accepts,
-        recording=plan,
+    return RegisteredOut.of_record(
+        registered, job_id=job_of(job_id), accepts=accepts, recording=plan
     )
 
 
-@router.post(
-    "/jobs/{job_id}/end",
-    operation_id="end_job",
-    summary="Mark a job as finished",
-    responses=refusals(404, *BODY_REFUSALS),
-)
+@router.post("/jobs/{job_id}/end", summary="Mark a job as finished")
 def end_job(job_id: JobKey, service: ServiceDep) -> JobOut:
     """A finished job never counts as silent. Idempotent.
 
@@ -473,16 +430,11 @@ def end_job(job_id: JobKey, service: ServiceDep) -> JobOut:
         end_silences_with_run(conn, service, job_id)
         job = jobs.get(conn, job_id)
         processed = service.processed(conn)
-    _changed(service, job_id)
+    service.job_changed(job_id)
     return job_out(job, service, processed)
 
 
-@router.get(
-    "/jobs",
-    operation_id="list_jobs",
-    summary="List jobs",
-    responses=refusals(),
-)
+@router.get("/jobs", summary="List jobs")
 def list_jobs(
     service: ServiceDep,
     caller: CallerDep,
@@ -494,18 +446,8 @@ def list_jobs(
     return jobs_out(service, caller.project, cursor, limit, lifecycle)
 
 
-@router.get(
-    "/jobs/{job_id}",
-    operation_id="get_job",
-    summary="Get a job",
-    responses=refusals(404),
-)
+@router.get("/jobs/{job_id}", summary="Get a job")
 def get_job(job_id: JobKey, service: ServiceDep) -> JobOut:
     """The job's registration, state, and slowdown in its newest window."""
     with service.store.read() as conn:
         return job_out(jobs.get(conn, job_id), service, service.processed(conn))
-
-
-def _changed(service: Service, job_id: str) -> None:
-    service.registrations.forget(job_id)
-    service.announcer.announce({"event": "job", "job_id": job_id})

@@ -12,16 +12,15 @@ from functools import partial
 from urllib.parse import parse_qsl
 
 import msgspec
-from fastapi import APIRouter
 from pydantic import Field
-from starlette.concurrency import run_in_threadpool
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from app.api.http.auth import header
+from app.api.http.bodies import read_aside
 from app.api.http.errors import problem
 from app.api.http.fields import JobId, ResponseModel
 from app.api.http.principal import OPS_PATH, principal_of
-from app.api.routes.dependencies import BODY_REFUSALS, refusals
+from app.api.routes.dependencies import ApiRouter, refusals
 from app.api.routes.jobs.recording import WorkerPlanOut, plan_for_workers, reference_step
 from app.api.service.service import Service
 from app.errors import Conflict, InvalidRequest, PacelineError, TooLarge
@@ -65,7 +64,7 @@ _BODY = {
 }
 
 # Describes `PushOpsMiddleware` in /openapi.json; nothing is routed by it.
-described_router = APIRouter(tags=["ops"])
+described_router = ApiRouter("ops")
 
 
 class RowProblem(ResponseModel):
@@ -89,11 +88,10 @@ class OpsOut(ResponseModel):
 
 @described_router.post(
     PUSH_PATH,
-    operation_id="push_ops",
     summary="Push one batch of one worker's operations",
     status_code=202,
     response_model=OpsOut,
-    responses=refusals(404, 409, *BODY_REFUSALS),
+    responses=refusals(409),
     openapi_extra={"requestBody": _BODY},
 )
 def push_ops(job_id: JobId) -> None:
@@ -140,14 +138,15 @@ class PushOpsMiddleware:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
-        found = OPS_PATH.fullmatch(scope["path"]) if scope["type"] == "http" else None
+        found = OPS_PATH.fullmatch(scope["path"])
         if found is None:
             return await self._app(scope, receive, send)
         if scope["method"] != "POST":
             refusal = problem(scope, 405, "method_not_allowed", "send POST", {"allow": "POST"})
             return await refusal(scope, receive, send)
-        if scope["query_string"]:
-            _refuse_parameters(scope["query_string"])
+        if given := parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True):
+            name, _ = given[0]
+            raise InvalidRequest(f"query.{name[:64]}: no such parameter: this takes none")
         answer = await self._push(_job_key(scope, found[1]), await _read_push(scope, receive))
         length = b"%d" % len(answer)
         headers = [(b"content-type", b"application/json"), (b"content-length", length)]
@@ -176,11 +175,11 @@ class PushOpsMiddleware:
 
     async def _read(self, key: str, pushed: PushedBatch) -> tuple[JobRecord, Decoded]:
         jobs = self._service.registrations
-        job = await jobs.find(key)
+        job = await jobs.get(key)
         try:
             return job, await self._decoded(job, pushed)
         except (InvalidRequest, Conflict):
-            job = await jobs.find_now(key)
+            job = await jobs.get_now(key)
             return job, await self._decoded(job, pushed)
 
     async def _decoded(self, job: JobRecord, pushed: PushedBatch) -> Decoded:
@@ -219,20 +218,7 @@ async def _decode_batch(job: JobRecord, pushed: PushedBatch, aside: asyncio.Sema
         content_encoding=pushed.content_encoding,
         last_step=reference_step(job) if job.plans else job.last_step,
     )
-    if not pushed.takes_long:
-        return read()
-    try:
-        async with aside:
-            return await run_in_threadpool(read)
-    except PacelineError as error:
-        # The traceback and its frames form a cycle that would keep the body (up to 8 MB) until the
-        # next collection, which may be minutes away.
-        raise error.with_traceback(None) from None
-
-
-def _refuse_parameters(query: bytes) -> None:
-    for name, _ in parse_qsl(query.decode("latin-1"), keep_blank_values=True):
-        raise InvalidRequest(f"query.{name[:64]}: no such parameter: this takes none")
+    return await read_aside(aside, read) if pushed.takes_long else read()
 
 
 async def _read_push(scope: Scope, receive: Receive) -> PushedBatch:

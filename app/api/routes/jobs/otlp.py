@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequen
 from dataclasses import dataclass, field
 from typing import Annotated, TypeVar
 
-from fastapi import APIRouter, Header, Request, Response
+from fastapi import Header, Request, Response
 from pydantic import ConfigDict, Field, ValidationError
 from pydantic.config import JsonDict
 from starlette.concurrency import run_in_threadpool
@@ -16,7 +16,7 @@ from starlette.concurrency import run_in_threadpool
 from app.api.http.fields import ResponseModel
 from app.api.http.principal import TRACES_PATH, Principal
 from app.api.routes.alerts.silences import end_silences_with_run
-from app.api.routes.dependencies import BODY_REFUSALS, CallerDep, ServiceDep, refusals
+from app.api.routes.dependencies import ApiRouter, CallerDep, ServiceDep
 from app.api.routes.jobs.jobs import ParallelismIn
 from app.api.service.otlp_buffer import (
     FIRST_STEP,
@@ -45,7 +45,7 @@ from app.trace.readers.otlp.spans import (
     SentSpans,
     sender_of,
 )
-from app.trace.readers.otlp.steps import STEP_SPAN, RankStep, ReadySteps, WaitingSpans
+from app.trace.readers.otlp.steps import STEP_SPAN, RankStep
 
 HOST_TIMES = "host"  # what the label TIMES says of a run whose times are the hosts'
 HOST_TIMES_LABEL = "host_times"  # label by which a job opts in
@@ -102,13 +102,10 @@ class SpanFeed:
                 await self._take(worker, spans)
             except _SPAN_ERRORS as error:
                 self._outcome.refuse(str(error), len(spans))
-        self._log_refusals()
-        return self._outcome
-
-    def _log_refusals(self) -> None:
         if self._outcome.refused:
             self._service.metrics.reject_spans(self._outcome.refused)
             self._service.span_refusals.log(self._caller.project, self._outcome.reasons)
+        return self._outcome
 
     async def _by_rank(
         self, found: Sequence[SentSpans]
@@ -162,7 +159,9 @@ class SpanFeed:
 
     async def _pass_on(self, buffer: RankBuffer, worker: "_SpanWorker") -> None:
         """Queue the finished steps; spans are dropped only after all are in the queue."""
-        ready = await _ready(buffer.waiting)
+        waiting = buffer.waiting
+        is_short = len(waiting.spans) <= _MAX_INLINE_SPANS
+        ready = waiting.ready() if is_short else await run_in_threadpool(waiting.ready)
         if not ready.steps:
             return
         job = await self._running(worker, min(step.number for step in ready.steps))
@@ -170,11 +169,10 @@ class SpanFeed:
             await self._append(step, job, worker)
         if len(ready.steps) > _MAX_STEPS:
             first_ns = ready.steps[_MAX_STEPS].start_ns
-            spans = buffer.waiting.spans
-            beyond = sum(spans[each].start_ns >= first_ns for each in ready.used)
+            beyond = sum(waiting.spans[used].start_ns >= first_ns for used in ready.used)
             self._outcome.refuse(_TOO_MANY_STEPS, beyond)
         buffer.mark_taken(ready.used)
-        if outside := buffer.waiting.done(ready):
+        if outside := waiting.done(ready):
             self._outcome.refuse("they lie in no megatron.train_step", outside)
 
     async def _append(self, step: RankStep, job: JobRecord, worker: "_SpanWorker") -> None:
@@ -196,12 +194,12 @@ class SpanFeed:
                 raise InvalidRequest(
                     f"spans of more than {_MAX_JOBS} jobs in one request: split it"
                 )
-            self._jobs[key] = await _found(self._service.registrations.find, key)
+            self._jobs[key] = await _found(self._service.registrations.get, key)
         return self._jobs[key]
 
     async def _running(self, worker: "_SpanWorker", first_step: int) -> JobRecord:
         """The job in the run of these spans; registers the run if necessary."""
-        find, find_now = self._service.registrations.find, self._service.registrations.find_now
+        find, find_now = self._service.registrations.get, self._service.registrations.get_now
         job = await _found(find, worker.key)
         if job is None or _is_new_run(job, worker.sender):
             # An older run must not supersede one that another process has just registered.
@@ -223,12 +221,11 @@ class SpanFeed:
                 key,
                 registration,
                 now_s=service.now_s(),
-                max_active_jobs=service.max_jobs,
+                max_active_jobs=service.public_settings.max_jobs,
             )
             if registered.created:
                 end_silences_with_run(conn, service, key)
-        service.registrations.forget(key)
-        service.announcer.announce({"event": "job", "job_id": key})
+        service.job_changed(key)
 
 
 async def _found(find: Callable[[str], Awaitable[JobRecord]], key: str) -> JobRecord | None:
@@ -244,12 +241,6 @@ async def _yielding(items: Iterable[_T]) -> AsyncIterator[_T]:
         if at % _TURN_SIZE == 0:
             await asyncio.sleep(0)
         yield item
-
-
-async def _ready(waiting: WaitingSpans) -> ReadySteps:
-    if len(waiting.spans) <= _MAX_INLINE_SPANS:
-        return waiting.ready()
-    return await run_in_threadpool(waiting.ready)
 
 
 @dataclass(frozen=True, slots=True)
@@ -343,7 +334,7 @@ def _checked_sizes(sender: OtlpSender) -> Parallelism:
         ) from error
 
 
-router = APIRouter(tags=["ops"])
+router = ApiRouter("ops")
 
 _EXAMPLE: JsonDict = {
     "resourceSpans": [
@@ -385,10 +376,8 @@ class TracesOut(ResponseModel):
 
 @router.post(
     TRACES_PATH,
-    operation_id="push_spans",
     summary="Push OpenTelemetry spans (OTLP/HTTP)",
     response_model=TracesOut,
-    responses=refusals(*BODY_REFUSALS),
     openapi_extra=_BODY,
 )
 async def push_spans(

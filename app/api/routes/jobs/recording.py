@@ -1,17 +1,15 @@
 """Recording plans: which steps a job records, and from which step on all workers know it."""
 
 from collections.abc import Sequence
-from datetime import datetime
 from math import ceil
 from statistics import median
 from typing import Annotated
 
-from fastapi import APIRouter
 from pydantic import AliasPath, Field
 
-from app.api.http.fields import RequestModel, ResponseModel, timestamp_or_none
+from app.api.http.fields import RequestModel, ResponseModel, UnixTime
 from app.api.routes.audit import changed_fields, write_audit
-from app.api.routes.dependencies import BODY_REFUSALS, CallerDep, JobKey, ServiceDep, refusals
+from app.api.routes.dependencies import ApiRouter, CallerDep, JobKey, ServiceDep, refusals
 from app.errors import Conflict, InvalidRequest
 from app.ingest.wire.body import LAST_STEP
 from app.store import jobs, recordings, windows
@@ -146,26 +144,26 @@ class RecordingOut(PlanOut):
         description="The plan in force before `from_step`; null "
         "if every step is recorded until then."
     )
-    set_at: datetime | None
+    set_at: UnixTime | None
     set_by: str | None
 
     @classmethod
     def of(cls, job: JobRecord) -> "RecordingOut":
         """The plan of the job's current run."""
         plan = newest_plan(job)
-        before = [each for each in job.plans[:-1] if each.from_step < plan.from_step]
+        before = [older for older in job.plans[:-1] if older.from_step < plan.from_step]
         until_then = before[-1].sample if before else RECORD_ALL
-        return cls(
-            **dict(PlanOut.model_validate(plan)),
+        return cls.of_record(
+            plan,
             has_begun=has_begun(plan, next_known_step(until_then, job.last_step)),
             last_step=job.last_step,
-            until_then=PlanOut.model_validate(before[-1]) if before else None,
-            set_at=timestamp_or_none(plan.set_s if plan.version else None),
+            until_then=before[-1] if before else None,
+            set_at=plan.set_s if plan.version else None,
             set_by=plan.set_by or None,
         )
 
 
-router = APIRouter(tags=["jobs"])
+router = ApiRouter("jobs")
 
 MAX_EVERY = 1_000_000
 
@@ -200,12 +198,7 @@ class RecordingIn(RequestModel):
         return StepSample(True, self.every, self.steps)
 
 
-@router.get(
-    "/jobs/{job_id}/recording",
-    operation_id="get_recording",
-    summary="Get a job's recording plan",
-    responses=refusals(404),
-)
+@router.get("/jobs/{job_id}/recording", summary="Get a job's recording plan")
 def get_recording(job_id: JobKey, service: ServiceDep) -> RecordingOut:
     """The plan that each answer to a batch also contains."""
     with service.store.read() as conn:
@@ -213,10 +206,7 @@ def get_recording(job_id: JobKey, service: ServiceDep) -> RecordingOut:
 
 
 @router.put(
-    "/jobs/{job_id}/recording",
-    operation_id="set_recording",
-    summary="Set a job's recording plan",
-    responses=refusals(404, 409, *BODY_REFUSALS),
+    "/jobs/{job_id}/recording", summary="Set a job's recording plan", responses=refusals(409)
 )
 def set_recording(
     job_id: JobKey, asked: RecordingIn, service: ServiceDep, caller: CallerDep
@@ -240,8 +230,7 @@ def set_recording(
         changes = changed_fields(*(dict(PlanOut.model_validate(known)) for known in (newest, plan)))
         write_audit(conn, caller, "recording.set", job_of(job_id), now_s=now_s, changes=changes)
         job = jobs.get(conn, job_id)
-    service.registrations.forget(job_id)
-    service.announcer.announce({"event": "job", "job_id": job_id})
+    service.job_changed(job_id)
     return RecordingOut.of(job)
 
 

@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from typing import Annotated
 
-from fastapi import APIRouter, Depends, Query
+from fastapi import Depends, Query
 from msgspec.structs import asdict
-from pydantic import Field
+from pydantic import BaseModel, Field
 
 from app.advice.advise import Advice, advice_record, advise
 from app.advice.facts import (
@@ -16,11 +16,13 @@ from app.advice.facts import (
     MAX_MTBF_HOURS,
     MAX_TOKENS,
     MIN_POSITIVE,
+    Facts,
+    Scheduler,
     facts_of,
 )
-from app.advice.fix import AdviceCase, Facts, Scheduler
+from app.advice.fix import AdviceCase
 from app.api.http.fields import ChosenSteps, ResponseModel, WindowId
-from app.api.routes.dependencies import JobKey, ServiceDep, refusals
+from app.api.routes.dependencies import ApiRouter, JobKey, ServiceDep, refusals
 from app.api.routes.windows.what_if_edits import EditIn
 from app.api.service.replays import WindowKey, window_key
 from app.engine.replays import WindowReplay, prepare
@@ -28,7 +30,7 @@ from app.monitor import advice_case
 from app.result.window_result import WindowResult
 from app.trace.window import parse_step_ranges
 
-router = APIRouter(tags=["windows"])
+router = ApiRouter("windows")
 
 
 class PasteOut(ResponseModel):
@@ -143,107 +145,81 @@ class AdviceOut(ResponseModel):
     not_offered: list[FixNotOfferedOut]
 
 
-async def facts_asked(
-    layers: Annotated[
-        int | None,
-        Query(
-            ge=1,
-            le=MAX_LAYERS,
-            description="Transformer layers of the model, the same number on each stage.",
-        ),
-    ] = None,
-    layout: Annotated[
-        str | None,
-        Query(
-            max_length=MAX_LAYOUT_CHARS,
-            description="Layers of each stage where they differ. Give either this or `layers`.",
-            examples=["9,9,9,6"],
-        ),
-    ] = None,
-    scheduler: Annotated[
-        Scheduler | None, Query(description="What runs the job: only its commands are returned.")
-    ] = None,
-    restart_minutes: Annotated[
-        float | None,
-        Query(ge=0, le=MAX_MINUTES, description="Minutes from stopping the job to its next step."),
-    ] = None,
-    checkpoint_minutes: Annotated[
-        float | None,
-        Query(
-            ge=0,
-            le=MAX_MINUTES,
-            description="Minutes between two checkpoints. Half of them are trained again after a "
-            "restart.",
-        ),
-    ] = None,
-    checkpoint_save_minutes: Annotated[
-        float | None,
-        Query(
-            ge=MIN_POSITIVE,
-            le=MAX_MINUTES,
-            description="Minutes that writing a checkpoint takes. With `mtbf_hours` it gives the "
-            "best time between checkpoints, for jobs without a fixed one.",
-        ),
-    ] = None,
-    mtbf_hours: Annotated[
-        float | None,
-        Query(
-            ge=MIN_POSITIVE,
-            le=MAX_MTBF_HOURS,
-            description="Mean hours between failures of the job.",
-        ),
-    ] = None,
-    expert_loads: Annotated[
-        str | None,
-        Query(
-            max_length=MAX_LIST_CHARS,
-            description="Tokens of each expert of a layer, in the order of the experts.",
-            examples=["812,40,95.5,120"],
-        ),
-    ] = None,
-    expert_share: Annotated[
-        float | None,
-        Query(ge=0, le=1, description="Share of forward and backward that the experts take."),
-    ] = None,
-    document_lengths: Annotated[
-        str | None,
-        Query(
-            max_length=MAX_LIST_CHARS,
-            description="Tokens of the data set's documents, in the order of loading.",
-            examples=["4096,312,78"],
-        ),
-    ] = None,
-    max_tokens: Annotated[
-        int | None,
-        Query(ge=1, le=MAX_TOKENS, description="Tokens that a micro-batch may have, by memory."),
-    ] = None,
-) -> Facts:
-    """What only the job's owner knows.
+class FactsAsked(BaseModel):
+    """What only the job's owner knows."""
+
+    layers: int | None = Field(
+        None,
+        ge=1,
+        le=MAX_LAYERS,
+        description="Transformer layers of the model, the same number on each stage.",
+    )
+    layout: str | None = Field(
+        None,
+        max_length=MAX_LAYOUT_CHARS,
+        description="Layers of each stage where they differ. Give either this or `layers`.",
+        examples=["9,9,9,6"],
+    )
+    scheduler: Scheduler | None = Field(
+        None, description="What runs the job: only its commands are returned."
+    )
+    restart_minutes: float | None = Field(
+        None, ge=0, le=MAX_MINUTES, description="Minutes from stopping the job to its next step."
+    )
+    checkpoint_minutes: float | None = Field(
+        None,
+        ge=0,
+        le=MAX_MINUTES,
+        description="Minutes between two checkpoints. Half of them are trained again after a "
+        "restart.",
+    )
+    checkpoint_save_minutes: float | None = Field(
+        None,
+        ge=MIN_POSITIVE,
+        le=MAX_MINUTES,
+        description="Minutes that writing a checkpoint takes. With `mtbf_hours` it gives the "
+        "best time between checkpoints, for jobs without a fixed one.",
+    )
+    mtbf_hours: float | None = Field(
+        None,
+        ge=MIN_POSITIVE,
+        le=MAX_MTBF_HOURS,
+        description="Mean hours between failures of the job.",
+    )
+    expert_loads: str | None = Field(
+        None,
+        max_length=MAX_LIST_CHARS,
+        description="Tokens of each expert of a layer, in the order of the experts.",
+        examples=["812,40,95.5,120"],
+    )
+    expert_share: float | None = Field(
+        None, ge=0, le=1, description="Share of forward and backward that the experts take."
+    )
+    document_lengths: str | None = Field(
+        None,
+        max_length=MAX_LIST_CHARS,
+        description="Tokens of the data set's documents, in the order of loading.",
+        examples=["4096,312,78"],
+    )
+    max_tokens: int | None = Field(
+        None, ge=1, le=MAX_TOKENS, description="Tokens that a micro-batch may have, by memory."
+    )
+
+
+async def facts_asked(asked: Annotated[FactsAsked, Query()]) -> Facts:
+    """The facts in the query.
 
     Raises:
         InvalidRequest: layers are given twice, or a list is no list of numbers.
     """
-    return facts_of(
-        layers=layers,
-        layout=layout,
-        scheduler=scheduler,
-        restart_minutes=restart_minutes,
-        checkpoint_minutes=checkpoint_minutes,
-        checkpoint_save_minutes=checkpoint_save_minutes,
-        mtbf_hours=mtbf_hours,
-        expert_loads=expert_loads,
-        expert_share=expert_share,
-        document_lengths=document_lengths,
-        max_tokens=max_tokens,
-    )
+    return facts_of(**dict(asked))
 
 
 @router.get(
     "/jobs/{job_id}/windows/{window}/advice",
-    operation_id="get_advice",
     summary="Get fixes for a window's causes, with predicted gains",
     response_model_exclude_unset=True,
-    responses=refusals(404, 409),
+    responses=refusals(409),
 )
 def get_advice(
     job_id: JobKey,

@@ -6,14 +6,14 @@ A group with all of its members is computed from a closed window's operations.
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated, TypeVar
 
-from fastapi import APIRouter, Query
+from fastapi import Query
 from msgspec import Meta
-from msgspec.structs import asdict, replace
+from msgspec.structs import replace
 from pydantic import Field
 from starlette.responses import Response
 
 from app.api.http.fields import ChosenSteps, ResponseModel, WindowsId
-from app.api.routes.dependencies import JobKey, Responses, ServiceDep, refusals
+from app.api.routes.dependencies import ApiRouter, JobKey, Responses, ServiceDep, refusals
 from app.api.routes.windows.windows import (
     BY_RANK,
     RANGE_SEPARATOR,
@@ -103,12 +103,11 @@ def _is_member(
 
 def _group(group: RankGroupRecord, found: ArrivalsRecord, own: Mapping[int, int]) -> GroupOut:
     """The group for an answer; `own` has the positions of the worker's ranks in `found`."""
-    members = [MemberOut(**asdict(member), is_own=member.rank in own) for member in group.members]
+    members = [MemberOut.of_record(member, is_own=member.rank in own) for member in group.members]
     in_group = own.keys() & {*group.ranks} or own.keys()
     for rank in sorted(in_group - {member.rank for member in group.members}):
         members.append(_unlisted_member(found, own[rank]))
-    names = [name for name in GroupOut.model_fields if name != "members"]
-    return GroupOut(members=members, **{name: getattr(group, name) for name in names})
+    return GroupOut.of_record(group, members=members)
 
 
 def _unlisted_member(found: ArrivalsRecord, at: int) -> MemberOut:
@@ -145,7 +144,7 @@ def group_with_members(
     return next(iter(group_records(found, name)), None) if found is not None else None
 
 
-router = APIRouter(tags=["windows"])
+router = ApiRouter("windows")
 
 NO_COLLECTIVE = "no collective was recorded by every member of its group in these steps"
 
@@ -182,10 +181,9 @@ class GroupNotFound(NotFound):
 
 @router.get(
     "/jobs/{job_id}/windows/{window}/arrivals",
-    operation_id="get_window_arrivals",
     summary="Get the late ranks that others waited for in collectives",
     response_class=Response,
-    responses={**_ARRIVALS, **refusals(404, 409)},
+    responses=_ARRIVALS | refusals(409),
 )
 def get_window_arrivals(
     job_id: JobKey,

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from fastapi import APIRouter, Query
+from fastapi import Query
 from msgspec.structs import replace
 from starlette.responses import Response
 
@@ -20,7 +20,7 @@ from app.api.http.fields import (
     ThemeName,
     WindowsId,
 )
-from app.api.routes.dependencies import FIGURE_RESPONSE, JobKey, ServiceDep, refusals
+from app.api.routes.dependencies import FIGURE_RESPONSE, ApiRouter, JobKey, ServiceDep, refusals
 from app.api.routes.windows.ribbon import step_events
 from app.api.routes.windows.windows import (
     RANGE_SEPARATOR,
@@ -30,7 +30,7 @@ from app.api.routes.windows.windows import (
     shown_result,
 )
 from app.api.service.job_state import job_state, missing_data_text, silent_workers
-from app.api.service.results import epoch_of
+from app.api.service.replays import epoch_of
 from app.api.service.service import Service
 from app.charts.base.figure import PlotlyFigure
 from app.charts.base.step_axis import StepAxis, thinned_axis
@@ -39,12 +39,11 @@ from app.charts.job.sequence_lengths import MicroBatchPairs, lengths
 from app.charts.job.step_times import StepPoint
 from app.charts.job.step_times import step_times as steps_chart
 from app.charts.job.window_charts import WINDOW_CHARTS, ChartOptions, PerStep
-from app.charts.worker.grid import Sort
-from app.diagnosis.evidence.sequence_lengths import PAIR_STAGE, LengthPairs, length_pairs
+from app.charts.worker.heatmap import Sort
+from app.diagnosis.evidence.sequence_lengths import PAIR_STAGE, length_pairs
 from app.errors import NotFound
 from app.result.arrivals import ArrivalsByStep
-from app.result.step_counts import resolution_of
-from app.result.window_result import FiguresByStep, Resolution, WindowResult
+from app.result.window_result import FiguresByStep, Resolution, WindowResult, resolution_of
 from app.store import hosts, jobs, windows
 from app.store.database import Connection
 from app.store.jobs import JobRecord
@@ -190,21 +189,7 @@ def _steps_around(
     return [*before, *rows, *after]
 
 
-def length_points(
-    service: Service, job_id: str, window: str, steps: str | None
-) -> LengthPairs | None:
-    """Points of one window, of the last one of a range, or of some steps.
-
-    Raises:
-        JobNotFound: the job never registered.
-        WindowNotFound: it has no such window.
-        Conflict: the window is open, or its operations have been deleted.
-    """
-    replay = service.replays.get(job_id, last_window(window))
-    return length_pairs(replay, None if steps is None else parse_step_ranges(steps, replay.steps))
-
-
-router = APIRouter(tags=["charts"])
+router = ApiRouter("charts")
 
 ChartName = Literal[
     "workers", "optypes", "stages", "worker-steps", "dp-steps", "waited-for", "lengths"
@@ -225,10 +210,9 @@ class FiguresNoLongerStored(NotFound):
 
 @router.get(
     "/jobs/{job_id}/windows/{window}/charts/{chart}",
-    operation_id="get_window_chart",
     summary="Get a chart of one window or of several",
     response_class=Response,
-    responses={**FIGURE_RESPONSE, **refusals(404, 409)},
+    responses=FIGURE_RESPONSE | refusals(409),
 )
 def get_window_chart(
     job_id: JobKey,
@@ -273,10 +257,9 @@ def get_window_chart(
 
 @router.get(
     "/jobs/{job_id}/charts/steps",
-    operation_id="get_steps_chart",
     summary="Get the chart of a job's step times",
     response_class=Response,
-    responses={**FIGURE_RESPONSE, **refusals(404)},
+    responses=FIGURE_RESPONSE,
 )
 def get_steps_chart(
     job_id: JobKey,
@@ -376,7 +359,10 @@ def _ends(result: WindowResult) -> tuple[int, int]:
 def _lengths(
     service: Service, job_id: str, window: str, steps: str | None, theme: Theme
 ) -> PlotlyFigure:
-    found = length_points(service, job_id, window, steps)
+    """Points of one window, of the last one of a range, or of some steps."""
+    replay = service.replays.get(job_id, last_window(window))
+    numbers = None if steps is None else parse_step_ranges(steps, replay.steps)
+    found = length_pairs(replay, numbers)
     if found is None:
         raise ChartNotMeasured(f"window {window!r} has no micro-batches to compare by length")
     pairs = MicroBatchPairs(found.x, found.y, found.is_lengths, PAIR_STAGE)

@@ -3,38 +3,32 @@
 from collections.abc import Callable
 from typing import Annotated, Literal
 
-from fastapi import APIRouter, Query
+from fastapi import Query
 from pydantic import Field
 from starlette.responses import Response
 
-from app.api.http.fields import FindingOut, ResponseModel, ThemeName
+from app.api.http.fields import RANGE_PATTERN, FindingOut, ResponseModel, ThemeName
 from app.api.http.principal import Principal
-from app.api.routes.dependencies import FIGURE_RESPONSE, CallerDep, ServiceDep, refusals
+from app.api.routes.dependencies import FIGURE_RESPONSE, ApiRouter, CallerDep, ServiceDep, refusals
 from app.api.routes.windows.charts import ChartNotMeasured
 from app.api.routes.windows.windows import json_response, shown_result
-from app.api.service.results import epoch_of
+from app.api.service.replays import epoch_of
 from app.api.service.service import Service
 from app.charts.base.figure import PlotlyFigure
 from app.charts.base.theme import THEMES
 from app.charts.compare.bars import compare_optypes, compare_stages
 from app.charts.compare.steps import compare_steps
-from app.charts.compare.summary import (
-    Side,
-    compare_headline,
-    compared_causes,
-    step_time_change,
-)
+from app.charts.compare.summary import Side, compare_headline, compared_causes, step_time_change
 from app.result.figures import gpu_time_wasted
-from app.result.step_counts import num_steps
+from app.result.window_result import num_steps
 from app.store import hosts, jobs
 
-router = APIRouter(tags=["charts"])
+router = ApiRouter("charts")
 
-_WINDOW = r"(recent|latest|[0-9]{1,9}-[0-9]{1,16}(\.\.[0-9]{1,9}-[0-9]{1,16})?)"
 SideText = Annotated[
     str,
     Query(
-        pattern=rf"^[A-Za-z0-9][A-Za-z0-9._-]{{0,95}}:{_WINDOW}$",
+        pattern=rf"^[A-Za-z0-9][A-Za-z0-9._-]{{0,95}}:{RANGE_PATTERN[1:]}",
         description="Job id and window as JOB:WINDOW. The window is `recent` (the steps that the "
         "job is judged by now), `latest`, an id such as `3-64` (epoch and first step), or a range "
         "of two ids such as `3-0..3-64`.",
@@ -70,7 +64,7 @@ class ComparedSideOut(ResponseModel):
     num_steps: int
     state: str
     shape: dict[str, int]
-    gpus: int
+    gpus: int = Field(validation_alias="num_gpus")
     verdict: str | None
     discrepancy: float | None
     slowdown: float | None
@@ -107,12 +101,7 @@ class CompareOut(ResponseModel):
     causes: list[ComparedCauseOut]
 
 
-@router.get(
-    "/compare",
-    operation_id="compare",
-    summary="Compare two windows, runs or jobs",
-    responses=refusals(404),
-)
+@router.get("/compare", summary="Compare two windows, runs or jobs", responses=refusals(404))
 def compare(a: SideText, b: SideText, service: ServiceDep, caller: CallerDep) -> CompareOut:
     """Compares b with a: a summary, the figures of both sides, and new, gone and common causes."""
     before, after = (_side(service, caller, text) for text in (a, b))
@@ -130,10 +119,9 @@ def compare(a: SideText, b: SideText, service: ServiceDep, caller: CallerDep) ->
 
 @router.get(
     "/compare/charts/{chart}",
-    operation_id="get_compare_chart",
     summary="Get a chart that compares two windows",
     response_class=Response,
-    responses={**FIGURE_RESPONSE, **refusals(404)},
+    responses=FIGURE_RESPONSE | refusals(404),
 )
 def get_compare_chart(
     chart: CompareChartName,
@@ -163,27 +151,21 @@ def _side(service: Service, caller: Principal, text: str) -> Side:
 def _side_out(service: Service, caller: Principal, side: Side) -> ComparedSideOut:
     result = side.result
     wasted = None if side.slowdown is None else gpu_time_wasted(side.slowdown)
-    return ComparedSideOut(
-        job_id=side.job_id,
-        name=side.name,
+    return ComparedSideOut.of_record(
+        side,
+        result,
+        result.fidelity,
         window=str(result.window.id),
         epoch=epoch_of(result),
         first_step=min(result.steps, default=None),
         last_step=max(result.steps, default=None),
         num_steps=num_steps(result),
         state=result.window.state,
-        shape=side.shape,
-        gpus=side.num_gpus,
-        verdict=result.fidelity.verdict,
-        discrepancy=result.fidelity.discrepancy,
-        slowdown=side.slowdown,
         gpu_time_wasted=wasted,
         lost_gpu_hours_per_day=None if wasted is None else 24 * side.num_gpus * wasted,
         recorded_s=side.mean_s("recorded"),
         simulated_s=side.mean_s("simulated"),
         ideal_s=side.mean_s("ideal"),
-        m_w=result.m_w,
-        m_s=result.m_s,
         worst=_slowest_worker(service, caller, side),
         not_measured=side.why_not_measured,
     )

@@ -1,18 +1,10 @@
 """The headline: the first sentence of a job's page."""
 
-from fastapi import APIRouter
 from pydantic import Field
 
 from app.alerts.wording import lasted_s, recovery_sentence
-from app.api.http.fields import (
-    AsOfField,
-    BehindField,
-    ResponseModel,
-    ShownWindow,
-    SinceStep,
-    timestamp_or_none,
-)
-from app.api.routes.dependencies import JobKey, ServiceDep, refusals
+from app.api.http.fields import AsOfField, BehindField, ResponseModel, ShownWindow, SinceStep
+from app.api.routes.dependencies import ApiRouter, JobKey, ServiceDep
 from app.api.routes.windows.charts import recent_step_s
 from app.api.routes.windows.windows import RECENT, shown_result
 from app.api.service.job_state import (
@@ -26,7 +18,7 @@ from app.api.service.job_state import (
 from app.api.service.service import Service
 from app.charts.job.headline import Headline, JobFacts, headline, won_back_gpu_hours
 from app.errors import WindowNotFound
-from app.result.join_causes import leading
+from app.result.join import leading
 from app.result.window_result import WindowResult
 from app.store import jobs
 from app.store.alerting import alerts
@@ -35,7 +27,7 @@ from app.store.database import Connection
 from app.store.jobs import JobRecord
 from app.trace.exits import end_sentence
 
-router = APIRouter(tags=["charts"])
+router = ApiRouter("charts")
 
 
 class HeadlineOut(ResponseModel):
@@ -51,12 +43,7 @@ class HeadlineOut(ResponseModel):
     )
 
 
-@router.get(
-    "/jobs/{job_id}/headline",
-    operation_id="get_headline",
-    summary="Get the headline of a job's page",
-    responses=refusals(404),
-)
+@router.get("/jobs/{job_id}/headline", summary="Get the headline of a job's page")
 def get_headline(
     job_id: JobKey,
     service: ServiceDep,
@@ -67,11 +54,13 @@ def get_headline(
     result = _result_or_none(service, job_id, window, since_step)
     with service.store.read() as conn:
         job, processed = jobs.get(conn, job_id), service.processed(conn)
-        is_now = window == RECENT
+        is_now, thresholds = window == RECENT, service.thresholds
         if is_now:
-            state = job_state(job, processed, service.thresholds)
+            state = job_state(job, processed, thresholds)
+        elif result is None:
+            state = "not-analysed"
         else:
-            state = _state_then(result, service)
+            state = state_of_window(result.slowdown, result.fidelity.verdict, thresholds)
         facts = _job_facts(conn, job, state, service, processed)
         recovery = _recovery(conn, job, service) if is_now and state == "healthy" else None
     shown = headline(state, result, facts)
@@ -82,14 +71,7 @@ def get_headline(
         won_back_gpu_hours(first, facts.num_gpus, result.slowdown) if result and first else None
     )
     progress = processed.of(job_id, job.last_data_s)
-    return HeadlineOut(
-        state=shown.state,
-        as_of=timestamp_or_none(progress.at_s),
-        behind_s=progress.behind_s,
-        sentence=shown.sentence,
-        sub=shown.sub,
-        won_back_gpu_hours_per_day=won_back,
-    )
+    return HeadlineOut.of_record(shown, progress, won_back_gpu_hours_per_day=won_back)
 
 
 # Who looks at the page of a job that is well asks what woke them.
@@ -122,7 +104,7 @@ def _job_facts(
     is_running = job.ended_s is None and job.stalled_since_s is None
     return JobFacts(
         num_steps=job.recent.num_steps if job.recent else 0,
-        window_steps=service.window_steps,
+        window_steps=service.public_settings.window_steps,
         last_step=job.last_step,
         now_s=service.now_s(),
         since_s=state_since_s(job, state, processed),
@@ -134,9 +116,3 @@ def _job_facts(
         ended_by=end_sentence(job.end_cause) if job.end_cause else None,
         is_refused=processed.of(job.job_id, job.last_data_s).is_refused,
     )
-
-
-def _state_then(result: WindowResult | None, service: Service) -> JobState:
-    if result is None:
-        return "not-analysed"
-    return state_of_window(result.slowdown, result.fidelity.verdict, service.thresholds)

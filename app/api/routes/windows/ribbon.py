@@ -1,37 +1,48 @@
 """The ribbon: the whole job as bins of windows, from which a page selects its range.
 
-`job_history` reads its bins and events, `step_events` the events of charts over time.
+`step_events` are the events of charts over time. A range can also be given by clock times: of the
+windows that hold the steps that started within them.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+import re
+from collections.abc import Sequence
+from dataclasses import replace
 from datetime import datetime
+from itertools import pairwise
+from typing import Annotated
 
-from fastapi import APIRouter
+from fastapi import Query
 from pydantic import AliasPath, Field
 
 from app import formatting
-from app.api.http.fields import ResponseModel, UnixTime, timestamp_or_none
-from app.api.routes.dependencies import JobKey, ServiceDep, refusals
+from app.api.http.fields import (
+    EpochNumber,
+    ResponseModel,
+    UnixTime,
+    parse_moment,
+    timestamp,
+    timestamp_or_none,
+)
+from app.api.routes.dependencies import ApiRouter, JobKey, ServiceDep
 from app.api.routes.windows import ribbon_events
 from app.api.routes.windows.ribbon_events import (
     EventKind,
     RibbonBin,
     RibbonEvent,
     ribbon_bins,
-    ribbon_gaps,
 )
 from app.api.service.annotation_places import placed_annotations
-from app.api.service.results import epoch_of
+from app.api.service.replays import epoch_of
 from app.api.service.service import Service
 from app.charts.base.step_axis import StepEvent
-from app.errors import WindowNotFound
+from app.errors import InvalidRequest, NotFound, WindowNotFound
 from app.formatting import unix_time
 from app.ingest.assembly.steps import LEFT_OUT_REASONS
-from app.result.join_causes import leading
+from app.result.join import leading
 from app.result.window_result import Verdict, WindowResult
-from app.store import windows
+from app.store import jobs, windows
 from app.store.alerting import alerts
+from app.trace.job import job_of
 
 # Newest windows, runs, alerts and skipped steps that are read.
 MAX_WINDOWS = 2000
@@ -48,54 +59,6 @@ _SHORT_TEXTS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class JobHistory:
-    """Bins of the newest windows, the number of older ones, and events in the bins.
-
-    `newest` has the newest result with figures of each of the newest runs, by epoch.
-    """
-
-    bins: Sequence[RibbonBin]
-    older: int
-    events: Sequence[RibbonEvent]
-    newest: Mapping[int, WindowResult]
-
-
-def job_history(service: Service, job_id: str) -> JobHistory:
-    """History of a job, from its first stored step to its last.
-
-    Raises:
-        JobNotFound: the job never registered.
-    """
-    with service.store.read() as conn:
-        found, older = windows.newest_windows(conn, job_id, limit=MAX_WINDOWS)
-        if not found:
-            return JobHistory([], 0, [], {})
-        since = found[0].epoch, found[0].first_step
-        times = windows.step_time_sums(conn, job_id, since=since)
-        # An evaluation is no fault.
-        left_out = LEFT_OUT_REASONS.values()
-        skipped = windows.skipped_steps(
-            conn, job_id, since=since, limit=MAX_SKIPPED, besides=left_out
-        )
-        beginnings = windows.run_beginnings(conn, job_id, since=since[0])
-        firings = alerts.firings_of_job(conn, job_id, limit=MAX_ALERTS)
-        placed = placed_annotations(conn, job_id, found)
-    shown = ribbon_bins(found, times)
-    newest = _newest_results(service, job_id, shown)
-    events = ribbon_events.find_events(
-        shown,
-        newest=newest,
-        beginnings=beginnings,
-        alerts=firings,
-        skipped=skipped,
-        annotations=placed,
-    )
-    events = _with_step_times(service, job_id, events)
-    num_shown = sum(len(each.windows) for each in shown)
-    return JobHistory(shown, older + len(found) - num_shown, events, newest)
-
-
 # Their time is that of the event itself, not of its step.
 _TIMED_KINDS = ("restart", "alert-firing", "alert-resolved", "annotation")
 
@@ -104,18 +67,20 @@ def _with_step_times(
     service: Service, job_id: str, events: Sequence[RibbonEvent]
 ) -> list[RibbonEvent]:
     """The events, those at a step with the time at which it started, None where not known."""
-    of_steps = [each for each in events if each.kind not in _TIMED_KINDS]
+    of_steps = [event for event in events if event.kind not in _TIMED_KINDS]
     with service.store.read() as conn:
         at = {
             (epoch, step): at_s
-            for epoch in {each.epoch for each in of_steps}
+            for epoch in {event.epoch for event in of_steps}
             for step, at_s in windows.step_starts(
-                conn, job_id, epoch, [each.step for each in of_steps if each.epoch == epoch]
+                conn, job_id, epoch, [event.step for event in of_steps if event.epoch == epoch]
             ).items()
         }
     return [
-        each if each.kind in _TIMED_KINDS else replace(each, at_s=at.get((each.epoch, each.step)))
-        for each in events
+        event
+        if event.kind in _TIMED_KINDS
+        else replace(event, at_s=at.get((event.epoch, event.step)))
+        for event in events
     ]
 
 
@@ -152,10 +117,10 @@ def _short_text(event: RibbonEvent) -> str:
 def _newest_results(
     service: Service, job_id: str, shown: Sequence[RibbonBin]
 ) -> dict[int, WindowResult]:
-    newest_first = [w for each in reversed(shown) for w in reversed(each.windows)]
-    measured = [each for each in newest_first if each.slowdown is not None]
+    oldest_first = [window for ribbon_bin in shown for window in ribbon_bin.windows]
+    measured = [window for window in reversed(oldest_first) if window.slowdown is not None]
     # Of an open window with few steps only before the first closed one of its run.
-    measured.sort(key=lambda each: (-each.epoch, each.state == "open"))
+    measured.sort(key=lambda window: (-window.epoch, window.state == "open"))
     found: dict[int, WindowResult] = {}
     for window in measured:
         if window.epoch not in found:
@@ -165,7 +130,7 @@ def _newest_results(
     return found
 
 
-router = APIRouter(tags=["windows"])
+router = ApiRouter("windows")
 
 
 class RibbonBinOut(ResponseModel):
@@ -242,22 +207,51 @@ class RibbonOut(ResponseModel):
     )
 
 
-@router.get(
-    "/jobs/{job_id}/ribbon",
-    operation_id="get_ribbon",
-    summary="Get an overview of a job's windows and events",
-    responses=refusals(404),
-)
+@router.get("/jobs/{job_id}/ribbon", summary="Get an overview of a job's windows and events")
 def get_ribbon(job_id: JobKey, service: ServiceDep) -> RibbonOut:
     """The job's windows in at most 240 bins, and the events at their steps."""
-    history = job_history(service, job_id)
-    return RibbonOut(
-        bins=[RibbonBinOut.model_validate(shown) for shown in history.bins],
-        older=history.older,
-        gaps=[RibbonGapOut.model_validate(gap) for gap in ribbon_gaps(history.bins)],
-        events=[RibbonEventOut.model_validate(event) for event in history.events],
-        since_onset=_since_onset(service, job_id, history.bins) if history.bins else None,
+    with service.store.read() as conn:
+        found, older = windows.newest_windows(conn, job_id, limit=MAX_WINDOWS)
+        if not found:
+            return RibbonOut(bins=[], older=0, gaps=[], events=[], since_onset=None)
+        since = found[0].epoch, found[0].first_step
+        times = windows.step_time_sums(conn, job_id, since=since)
+        # An evaluation is no fault.
+        left_out = LEFT_OUT_REASONS.values()
+        skipped = windows.skipped_steps(
+            conn, job_id, since=since, limit=MAX_SKIPPED, besides=left_out
+        )
+        beginnings = windows.run_beginnings(conn, job_id, since=since[0])
+        firings = alerts.firings_of_job(conn, job_id, limit=MAX_ALERTS)
+        placed = placed_annotations(conn, job_id, found)
+    shown = ribbon_bins(found, times)
+    events = ribbon_events.find_events(
+        shown,
+        newest=_newest_results(service, job_id, shown),
+        beginnings=beginnings,
+        alerts=firings,
+        skipped=skipped,
+        annotations=placed,
     )
+    timed = _with_step_times(service, job_id, events)
+    num_shown = sum(len(ribbon_bin.windows) for ribbon_bin in shown)
+    return RibbonOut(
+        bins=[RibbonBinOut.model_validate(ribbon_bin) for ribbon_bin in shown],
+        older=older + len(found) - num_shown,
+        gaps=ribbon_gaps(shown),
+        events=[RibbonEventOut.model_validate(event) for event in timed],
+        since_onset=_since_onset(service, job_id, shown),
+    )
+
+
+def ribbon_gaps(ribbon: Sequence[RibbonBin]) -> list[RibbonGapOut]:
+    """Gaps between bins of one run."""
+    found = []
+    for at, (before, after) in enumerate(pairwise(ribbon)):
+        num_steps = after.first.first_step - before.last.last_step - 1
+        if before.last.epoch == after.first.epoch and num_steps > 0:
+            found.append(RibbonGapOut(after_bin=at, num_steps=num_steps))
+    return found
 
 
 def _since_onset(service: Service, job_id: str, shown: Sequence[RibbonBin]) -> SinceOnsetOut | None:
@@ -269,10 +263,111 @@ def _since_onset(service: Service, job_id: str, shown: Sequence[RibbonBin]) -> S
     if finding is None or finding.onset_step is None:
         return None
     onset, epoch = finding.onset_step, epoch_of(recent)
-    of_run = [w for each in shown for w in each.windows if w.epoch == epoch]
-    closed = [each for each in of_run if each.state != "open"] or of_run
+    windows_shown = (window for ribbon_bin in shown for window in ribbon_bin.windows)
+    of_run = [window for window in windows_shown if window.epoch == epoch]
+    closed = [window for window in of_run if window.state != "open"] or of_run
     if not closed:
         return None  # older than what is shown
-    first = next((w for w in closed if w.last_step >= onset), closed[-1])
+    first = next((window for window in closed if window.last_step >= onset), closed[-1])
     at = timestamp_or_none(unix_time(finding.onset_at))
     return SinceOnsetOut(from_=first.window_id, to=closed[-1].window_id, step=onset, at=at)
+
+
+_LAST = re.compile(r"last-([1-9][0-9]{0,4})(m|h|d)", re.ASCII)
+_UNIT_S = {"m": 60.0, "h": 3_600.0, "d": 86_400.0}
+
+
+class NoStepThen(NotFound):
+    """No recorded step of the run started within the time."""
+
+    code = "no_step_then"
+
+
+class TimeRangeOut(ResponseModel):
+    """The windows that hold the steps of some time; `from` and `to` are ids."""
+
+    window: str = Field(description="Id of the window, or of the range, for all other requests.")
+    from_: str = Field(serialization_alias="from")
+    to: str
+    epoch: int
+    from_at: datetime = Field(description="The beginning of the time, resolved.")
+    to_at: datetime = Field(description="The end of the time, resolved.")
+
+
+@router.get("/jobs/{job_id}/time-range", summary="Get the windows of a range of clock times")
+def get_time_range(
+    job_id: JobKey,
+    service: ServiceDep,
+    begin: Annotated[
+        str | None,
+        Query(
+            alias="from",
+            max_length=64,
+            description="A time in RFC 3339, or `last-15m`, `last-6h`, `last-2d`: so long before "
+            "the newest step; default: the beginning of the run.",
+            examples=["2026-11-21T22:00:00Z"],
+        ),
+    ] = None,
+    end: Annotated[
+        str | None,
+        Query(
+            alias="to",
+            max_length=64,
+            description="A time in RFC 3339; default: the newest step.",
+            examples=["2026-11-21T22:15:00Z"],
+        ),
+    ] = None,
+    epoch: EpochNumber = None,
+) -> TimeRangeOut:
+    """Whole windows: they hold every step that started within the time, and their other steps.
+
+    Refused with 404 `no_step_then` where no recorded step started then, with the times of those
+    that did.
+    """
+    with service.store.read() as conn:
+        run = jobs.get(conn, job_id).epoch if epoch is None else epoch
+        known = windows.recorded_time(conn, job_id, run)
+        if known is None:
+            raise NoStepThen(
+                f"the times of the steps of job {job_of(job_id)!r} are not known: "
+                "choose windows by their steps"
+            )
+        from_s = _moment_s(begin, "from", known)
+        to_s = _moment_s(end, "to", known)
+        if from_s > to_s and begin is not None and end is not None:
+            raise InvalidRequest("`from` is later than `to`: give the earlier time first")
+        found = windows.windows_between(conn, job_id, run, from_s=from_s, to_s=to_s)
+    if found is None:
+        now_s = service.now_s()
+        first, last, *ends = (formatting.utc_time(at_s, now_s) for at_s in (from_s, to_s, *known))
+        # An end that was not given lies within the run, so all of it is on the other's far side.
+        asked = f"between {first} and {last}"
+        if from_s > to_s:
+            asked = f"before {last}" if begin is None else f"after {first}"
+        raise NoStepThen(
+            f"no recorded step of job {job_of(job_id)!r} started {asked}: "
+            f"choose a time between {' and '.join(ends)}"
+        )
+    first, last = (f"{run}-{step}" for step in found)
+    return TimeRangeOut(
+        window=first if first == last else f"{first}..{last}",
+        from_=first,
+        to=last,
+        epoch=run,
+        from_at=timestamp(from_s),
+        to_at=timestamp(to_s),
+    )
+
+
+def _moment_s(given: str | None, name: str, known: tuple[float, float]) -> float:
+    """Unix time of a query's time; one that is missing is that of the run's first or last step."""
+    first_s, last_s = known
+    if given is None:
+        return first_s if name == "from" else last_s
+    relative = _LAST.fullmatch(given)
+    if relative is not None and name == "from":
+        return last_s - int(relative[1]) * _UNIT_S[relative[2]]
+    try:
+        return parse_moment(given).timestamp()
+    except ValueError as error:
+        raise InvalidRequest(f"`{name}` is no time: {error}") from error

@@ -6,7 +6,7 @@ or skipped steps.
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from itertools import chain
 from typing import Literal
 
 from app import formatting
@@ -17,7 +17,7 @@ from app.api.service.annotation_places import (
     short_annotation_text,
 )
 from app.result.finding import Culprit
-from app.result.join_causes import leading
+from app.result.join import leading
 from app.result.window_result import JobChange, Verdict, WindowResult
 from app.store.windows import StepTimeSums, UnanalysedStep, WindowSummary
 
@@ -51,13 +51,13 @@ class RibbonBin:
     @property
     def verdict(self) -> Verdict | None:
         """`low` if that of any window is; None if none was measured."""
-        known = {each.verdict for each in self.windows if each.slowdown is not None}
+        known = {window.verdict for window in self.windows if window.slowdown is not None}
         return "low" if "low" in known else "ok" if known else None
 
     @property
     def num_steps(self) -> int:
         """Analysed steps."""
-        return sum(each.num_steps for each in self.windows)
+        return sum(window.num_steps for window in self.windows)
 
     @property
     def is_open(self) -> bool:
@@ -70,14 +70,6 @@ class RibbonBin:
         return of_run and self.first.first_step <= step <= self.last.last_step
 
 
-@dataclass(frozen=True, slots=True)
-class RibbonGap:
-    """Missing steps of a run, between two bins."""
-
-    after_bin: int
-    num_steps: int
-
-
 def ribbon_bins(
     found: Sequence[WindowSummary], times: Mapping[str, StepTimeSums]
 ) -> list[RibbonBin]:
@@ -88,26 +80,18 @@ def ribbon_bins(
     size = max(1, -(-len(found) // MAX_BINS))
     while size < len(found) and _num_bins(stretches, size) > MAX_BINS:
         size += 1
-    chunks = [each[at : at + size] for each in stretches for at in range(0, len(each), size)]
+    chunks = [
+        stretch[at : at + size] for stretch in stretches for at in range(0, len(stretch), size)
+    ]
     return [_bin(chunk, times) for chunk in chunks[-MAX_BINS:]]
 
 
 def _bin(chunk: Sequence[WindowSummary], times: Mapping[str, StepTimeSums]) -> RibbonBin:
-    known = [times[each.window_id] for each in chunk if each.window_id in times]
-    firsts = [each.first_at_s for each in known if each.first_at_s is not None]
-    lasts = [each.last_at_s for each in known if each.last_at_s is not None]
+    known = [times[window.window_id] for window in chunk if window.window_id in times]
+    firsts = [sums.first_at_s for sums in known if sums.first_at_s is not None]
+    lasts = [sums.last_at_s for sums in known if sums.last_at_s is not None]
     slowdown = _bin_slowdown(chunk, times)
     return RibbonBin(tuple(chunk), slowdown, min(firsts, default=None), max(lasts, default=None))
-
-
-def ribbon_gaps(ribbon: Sequence[RibbonBin]) -> list[RibbonGap]:
-    """Gaps between bins of one run."""
-    found = []
-    for at, (before, after) in enumerate(pairwise(ribbon)):
-        num_steps = after.first.first_step - before.last.last_step - 1
-        if before.last.epoch == after.first.epoch and num_steps > 0:
-            found.append(RibbonGap(at, num_steps))
-    return found
 
 
 def _stretches(
@@ -127,19 +111,19 @@ def _stretches(
 
 
 def _num_bins(stretches: Sequence[Sequence[WindowSummary]], size: int) -> int:
-    return sum(-(-len(each) // size) for each in stretches)
+    return sum(-(-len(stretch) // size) for stretch in stretches)
 
 
 def _bin_slowdown(
     chunk: Sequence[WindowSummary], times: Mapping[str, StepTimeSums]
 ) -> float | None:
     """S = T / T_ideal over all steps of the windows."""
-    known = [each for each in chunk if each.slowdown is not None]
+    known = [window for window in chunk if window.slowdown is not None]
     if len(known) == 1:
         return known[0].slowdown
-    sums = [times[each.window_id] for each in known if each.window_id in times]
-    ideal_s = sum(each.ideal_s for each in sums)
-    return sum(each.simulated_s for each in sums) / ideal_s if ideal_s else None
+    sums = [times[window.window_id] for window in known if window.window_id in times]
+    ideal_s = sum(of_window.ideal_s for of_window in sums)
+    return sum(of_window.simulated_s for of_window in sums) / ideal_s if ideal_s else None
 
 
 EventKind = Literal[
@@ -181,12 +165,12 @@ def find_events(
     """
     found = [
         *_restarts(ribbon, beginnings),
-        *(each for epoch, result in newest.items() for each in _changes(ribbon, epoch, result)),
+        *chain.from_iterable(_changes(ribbon, *of_run) for of_run in newest.items()),
         *_alerts(ribbon, alerts),
         *_skipped(ribbon, skipped),
         *_annotations(ribbon, annotations),
     ]
-    return sorted(found, key=lambda each: (each.epoch, each.step))
+    return sorted(found, key=lambda event: (event.epoch, event.step))
 
 
 def _restarts(
@@ -196,7 +180,7 @@ def _restarts(
     for epoch, at_s in beginnings.items():
         if epoch <= oldest:
             continue  # its start is outside the ribbon, or it is the first run
-        at = next((n for n, each in enumerate(ribbon) if each.first.epoch == epoch), None)
+        at = next((n for n, shown in enumerate(ribbon) if shown.first.epoch == epoch), None)
         if at is not None:
             step = ribbon[at].first.first_step
             detail = f"Run {epoch} began at step {formatting.count(step)}"
@@ -268,7 +252,7 @@ def _culprits_text(culprits: Sequence[Culprit]) -> str:
 def _alerts(ribbon: Sequence[RibbonBin], alerts: Sequence[AlertEvent]) -> Iterator[RibbonEvent]:
     """Alerts that fired or resolved at the same window, as one event."""
     together: dict[tuple[str, EventKind], list[AlertEvent]] = {}
-    for alert in sorted(alerts, key=lambda each: each.at_s):
+    for alert in sorted(alerts, key=lambda alert: alert.at_s):
         if alert.detail.window_id is not None:
             kind: EventKind = "alert-firing" if alert.kind == "firing" else "alert-resolved"
             together.setdefault((alert.detail.window_id, kind), []).append(alert)
@@ -286,13 +270,13 @@ def _skipped(
 ) -> Iterator[RibbonEvent]:
     """Successive steps skipped for the same reason, as one event."""
     stretches: list[list[UnanalysedStep]] = []
-    for each in skipped:
+    for step in skipped:
         before = stretches[-1][-1] if stretches else None
-        goes_on = before is not None and (before.epoch, before.reason) == (each.epoch, each.reason)
-        if before is not None and goes_on and each.step == before.step + 1:
-            stretches[-1].append(each)
+        goes_on = before is not None and (before.epoch, before.reason) == (step.epoch, step.reason)
+        if before is not None and goes_on and step.step == before.step + 1:
+            stretches[-1].append(step)
         else:
-            stretches.append([each])
+            stretches.append([step])
     for stretch in stretches:
         text = f"{formatting.plural(len(stretch), 'step')} skipped"
         detail = f"{text}: {formatting.bidi_isolated(stretch[0].reason)}"
@@ -302,14 +286,14 @@ def _skipped(
 def _annotations(
     ribbon: Sequence[RibbonBin], placed: Sequence[PlacedAnnotation]
 ) -> Iterator[RibbonEvent]:
-    for each in placed:
-        if each.epoch is None or each.step is None:
+    for place in placed:
+        if place.epoch is None or place.step is None:
             continue
-        found = each.annotation
+        found = place.annotation
         text, detail = short_annotation_text(found), annotation_text(found)
         if found.source:
             detail = f"{detail} ({formatting.bidi_isolated(found.source)})"
-        for event in _event_at(ribbon, each.epoch, each.step, "annotation", text, detail):
+        for event in _event_at(ribbon, place.epoch, place.step, "annotation", text, detail):
             # Its own time, not that of an analysis.
             yield replace(event, at_s=found.at_s)
 
@@ -317,7 +301,7 @@ def _annotations(
 def _event_at(
     ribbon: Sequence[RibbonBin], epoch: int, step: int, kind: EventKind, text: str, detail: str
 ) -> Iterator[RibbonEvent]:
-    for at, each in enumerate(ribbon):
-        if each.has(epoch, step):
+    for at, shown in enumerate(ribbon):
+        if shown.has(epoch, step):
             yield RibbonEvent(step, epoch, None, kind, text, detail, at)
             return

@@ -2,11 +2,10 @@
 
 from typing import Annotated, Literal
 
-from fastapi import APIRouter, Query
+from fastapi import Query
 from pydantic import Field
 from starlette.responses import Response
 
-from app.api.http.download import Download
 from app.api.http.fields import (
     DpRankQuery,
     ResponseModel,
@@ -15,7 +14,15 @@ from app.api.http.fields import (
     ThemeName,
     WindowId,
 )
-from app.api.routes.dependencies import FIGURE_RESPONSE, JobKey, Responses, ServiceDep, refusals
+from app.api.routes.dependencies import (
+    FIGURE_RESPONSE,
+    ApiRouter,
+    JobKey,
+    Responses,
+    ServiceDep,
+    refusals,
+)
+from app.api.routes.windows.traces import Download
 from app.api.routes.windows.windows import json_response
 from app.charts.base.theme import THEMES
 from app.charts.timeline.bars import waiting_by_stage
@@ -23,7 +30,7 @@ from app.charts.timeline.critical_path import path_parts
 from app.charts.timeline.timeline import WIDTH_PX, step_headline, timeline
 from app.engine.replays import WindowReplay
 from app.engine.timeline import critical_path
-from app.engine.timeline.selection import TimelineSelection, num_slices, select, slowest_step
+from app.engine.timeline.selection import num_slices, select, slowest_step
 from app.engine.timeline.step_run import RunKind, waiting_share
 from app.engine.timeline.step_view import StepView, find_operation, most_delayed_link
 from app.engine.timeline.writer import trace_event_pieces
@@ -36,7 +43,7 @@ from app.trace.job import job_of
 MAX_SLICES = 1_000_000
 GZIP = "application/gzip"
 
-router = APIRouter(tags=["windows"])
+router = ApiRouter("windows")
 
 NumberList = Annotated[str | None, Query(max_length=4096, pattern=r"^[0-9,\-]*$")]
 
@@ -50,10 +57,9 @@ _TIMELINE_FILE: Responses = {
 
 @router.get(
     "/jobs/{job_id}/windows/{window}/timeline",
-    operation_id="get_window_timeline",
     summary="Download a timeline of some steps and workers",
     response_class=Response,
-    responses={**_TIMELINE_FILE, **refusals(404, 409, 413)},
+    responses=_TIMELINE_FILE | refusals(409, 413),
 )
 def get_window_timeline(
     job_id: JobKey,
@@ -90,21 +96,17 @@ def get_window_timeline(
     """
     replay = service.replays.get(job_id, window)
     choice = select(replay, steps=steps, workers=workers, ranks=ranks, runs=runs)
-    _check_size(replay, choice)
-    return Download(
-        trace_event_pieces(replay, choice),
-        name=f"{job_of(job_id)}-{replay.window.id}-timeline.json.gz",
-        media_type=GZIP,
-    )
-
-
-def _check_size(replay: WindowReplay, choice: TimelineSelection) -> None:
     wanted = num_slices(replay, choice)
     if wanted > MAX_SLICES:
         raise TooLarge(
             f"that timeline has {wanted:,} operations, and at most {MAX_SLICES:,} are sent: choose "
             "fewer with steps=3, workers=0/* (a dp rank) or 0/1 (a worker), or runs=recorded"
         )
+    return Download(
+        trace_event_pieces(replay, choice),
+        name=f"{job_of(job_id)}-{replay.window.id}-timeline.json.gz",
+        media_type=GZIP,
+    )
 
 
 class PathLinkOut(ResponseModel):
@@ -158,9 +160,8 @@ class CriticalPathOut(ResponseModel):
 
 @router.get(
     "/jobs/{job_id}/windows/{window}/critical-path",
-    operation_id="get_window_critical_path",
     summary="Get the critical path of a step",
-    responses=refusals(404, 409),
+    responses=refusals(409),
 )
 def get_window_critical_path(
     job_id: JobKey,
@@ -262,9 +263,8 @@ class OperationOut(ResponseModel):
 
 @router.get(
     "/jobs/{job_id}/windows/{window}/step",
-    operation_id="get_window_step",
     summary="Get the main figures of a step",
-    responses=refusals(404, 409),
+    responses=refusals(409),
 )
 def get_window_step(
     job_id: JobKey,
@@ -282,20 +282,16 @@ def get_window_step(
     sentence, sub = step_headline(view, replay.window.hosts, at)
     link = most_delayed_link(view)
     on_path = dict.fromkeys(dp_rank for dp_rank, _, _ in view.path.worker_shares)
-    return StepOfWindowOut(
+    return StepOfWindowOut.of_record(
+        view,
+        view.replayer,
         window=replay.window.id,
         steps=list(replay.steps),
-        step=view.step,
-        dp_rank=view.dp_rank,
-        dp_size=view.replayer.dp_size,
-        pp_size=view.replayer.pp_size,
-        recorded_s=view.recorded_s,
-        ideal_s=view.ideal_s,
         sentence=sentence,
         sub=sub,
         dp_ranks_on_path=list(on_path)[:16],
         waiting=waiting_share(view.recorded, view.dp_rank),
-        telling=link and KeyOperationOut(stage=link.stage, optype=link.optype, seq_id=link.seq_id),
+        telling=link,
         timeline_query=_file_query(replay, view),
         viewer_url=service.viewer_url,
     )
@@ -303,9 +299,8 @@ def get_window_step(
 
 @router.get(
     "/jobs/{job_id}/windows/{window}/operation",
-    operation_id="get_window_operation",
     summary="Get an operation, compared with its ideal and its peers",
-    responses=refusals(404, 409),
+    responses=refusals(409),
 )
 def get_window_operation(
     job_id: JobKey,
@@ -323,7 +318,8 @@ def get_window_operation(
     found = find_operation(
         view, view.ideal if run == "ideal" else view.recorded, stage, optype, seq_id
     )
-    return OperationOut(
+    return OperationOut.of_record(
+        found,
         window=replay.window.id,
         step=view.step,
         run=run,
@@ -331,7 +327,6 @@ def get_window_operation(
         stage=stage,
         rank=int(view.replayer.grid.rank[view.dp_rank, stage]),
         host=replay.window.hosts.get((view.dp_rank, stage)),
-        **{name: getattr(found, name) for name in found.__slots__},
     )
 
 
@@ -342,17 +337,16 @@ def _file_query(replay: WindowReplay, view: StepView) -> str:
     return steps if is_small else f"{steps}&workers={view.dp_rank}/*"
 
 
-timeline_chart_router = APIRouter(tags=["charts"])
+timeline_chart_router = ApiRouter("charts")
 
 StepSeconds = Annotated[float | None, Query(ge=0, le=1e9, allow_inf_nan=False)]
 
 
 @timeline_chart_router.get(
     "/jobs/{job_id}/windows/{window}/charts/timeline",
-    operation_id="get_timeline_chart",
     summary="Get the timeline chart of a step",
     response_class=Response,
-    responses={**FIGURE_RESPONSE, **refusals(404, 409)},
+    responses=FIGURE_RESPONSE | refusals(409),
 )
 def get_timeline_chart(
     job_id: JobKey,
@@ -386,10 +380,9 @@ def get_timeline_chart(
 
 @timeline_chart_router.get(
     "/jobs/{job_id}/windows/{window}/charts/path-parts",
-    operation_id="get_path_parts_chart",
     summary="Get the chart of a critical path's parts",
     response_class=Response,
-    responses={**FIGURE_RESPONSE, **refusals(404, 409)},
+    responses=FIGURE_RESPONSE | refusals(409),
 )
 def get_path_parts_chart(
     job_id: JobKey,
@@ -406,10 +399,9 @@ def get_path_parts_chart(
 
 @timeline_chart_router.get(
     "/jobs/{job_id}/windows/{window}/charts/waiting",
-    operation_id="get_waiting_chart",
     summary="Get the chart of waiting by stage in a step",
     response_class=Response,
-    responses={**FIGURE_RESPONSE, **refusals(404, 409)},
+    responses=FIGURE_RESPONSE | refusals(409),
 )
 def get_waiting_chart(
     job_id: JobKey,

@@ -3,30 +3,30 @@
 Bodies are parsed in a thread: the largest would block the event loop for 50 ms.
 """
 
-from datetime import datetime
+from collections.abc import Awaitable, Callable
 from typing import Annotated, Any, TypeVar
 
-from fastapi import APIRouter, Depends, Path, Query, Request
-from pydantic import BaseModel, Field
+from fastapi import Depends, Query, Request
+from pydantic import AliasPath, BaseModel, Field
 from starlette.concurrency import run_in_threadpool
 
+from app.api.http.bodies import JSON_TYPE, read_model
 from app.api.http.fields import (
     Cursor,
     Limit,
     NonEmptyText,
     ResponseModel,
     ThemeName,
+    UnixTime,
     WindowId,
-    timestamp,
+    hex_id,
 )
-from app.api.http.json_bodies import JSON_TYPE, read_model
-from app.api.routes.dependencies import BODY_REFUSALS, JobKey, ServiceDep, refusals
+from app.api.routes.dependencies import ApiRouter, JobKey, ServiceDep, refusals
 from app.api.routes.windows.what_if_edits import EditIn, QuestionIn
 from app.charts.base.theme import THEMES
 from app.charts.job.what_if import what_if
 from app.engine.questions.answer import answer_as_json
 from app.store import saved_questions, windows
-from app.store.saved_questions import SavedQuestion
 
 
 class SavedQuestionIn(QuestionIn):
@@ -39,42 +39,27 @@ class SavedQuestionIn(QuestionIn):
 def _documented(model: type[BaseModel], most: str) -> dict[str, Any]:
     schema = {"$ref": f"#/components/schemas/{model.__name__}"}
     content = {JSON_TYPE: {"schema": schema}}
-    body = {"required": True, "description": f"At most {most}.", "content": content}
-    return {"requestBody": body}
+    return {"required": True, "description": f"At most {most}.", "content": content}
 
-
-QUESTION_BODY = _documented(QuestionIn, "128 kB")
-SAVED_BODY = _documented(SavedQuestionIn, "64 KiB")
 
 _Body = TypeVar("_Body", bound=BaseModel)
 
 
-async def read_question(request: Request) -> QuestionIn:
-    """Parse a question.
+def _parsed_aside(model: type[_Body]) -> Callable[[Request], Awaitable[_Body]]:
+    """A dependency: the body of this model, parsed in another thread."""
 
-    Raises:
-        UnsupportedMedia, BadRequest, RequestValidationError
-    """
-    return await _read_in_thread(request, QuestionIn)
+    async def read(request: Request) -> _Body:
+        media = request.headers.get("content-type", "")
+        return await run_in_threadpool(read_model, model, await request.body(), media)
 
-
-async def read_saved_question(request: Request) -> SavedQuestionIn:
-    """Parse a question to be saved; raises as `read_question` does."""
-    return await _read_in_thread(request, SavedQuestionIn)
+    return read
 
 
-async def _read_in_thread(request: Request, model: type[_Body]) -> _Body:
-    """Parse a body with edits in another thread; raises as `read_question` does."""
-    body = await request.body()
-    media = request.headers.get("content-type", "")
-    return await run_in_threadpool(read_model, model, body, media)
+QuestionDep = Annotated[QuestionIn, Depends(_parsed_aside(QuestionIn))]
+SavedDep = Annotated[SavedQuestionIn, Depends(_parsed_aside(SavedQuestionIn))]
 
 
-QuestionDep = Annotated[QuestionIn, Depends(read_question)]
-SavedDep = Annotated[SavedQuestionIn, Depends(read_saved_question)]
-
-
-router = APIRouter(tags=["windows"])
+router = ApiRouter("windows")
 
 
 class StepTimesOut(ResponseModel):
@@ -149,11 +134,10 @@ class WhatIfOut(ResponseModel):
 
 @router.post(
     "/jobs/{job_id}/windows/{window}/what-if",
-    operation_id="ask_what_if",
     summary="Ask a what-if question: step times with other durations",
     response_model_exclude_unset=True,
-    responses=refusals(404, 409, *BODY_REFUSALS),
-    openapi_extra=QUESTION_BODY,
+    responses=refusals(409),
+    openapi_extra={"requestBody": _documented(QuestionIn, "128 kB")},
 )
 def ask_what_if(
     job_id: JobKey,
@@ -176,14 +160,7 @@ def ask_what_if(
     return WhatIfOut.model_validate(found)
 
 
-QuestionId = Annotated[
-    str,
-    Path(
-        pattern=r"^[0-9a-f]{1,32}$",
-        description="The saved question's id.",
-        examples=["5f0c3a9be81d42670fa1c2d3"],
-    ),
-]
+QuestionId = Annotated[str, hex_id("saved question")]
 
 
 class SavedQuestionOut(ResponseModel):
@@ -191,20 +168,9 @@ class SavedQuestionOut(ResponseModel):
 
     question_id: str
     name: str
-    window: str
-    edits: list[EditIn]
-    saved_at: datetime
-
-    @classmethod
-    def of(cls, saved: SavedQuestion) -> "SavedQuestionOut":
-        """From the stored question."""
-        return cls(
-            question_id=saved.question_id,
-            name=saved.name,
-            window=saved.window_id,
-            edits=saved.question["edits"],
-            saved_at=timestamp(saved.saved_s),
-        )
+    window: str = Field(validation_alias="window_id")
+    edits: list[EditIn] = Field(validation_alias=AliasPath("question", "edits"))
+    saved_at: UnixTime = Field(validation_alias="saved_s")
 
 
 class SavedQuestionsOut(ResponseModel):
@@ -216,10 +182,8 @@ class SavedQuestionsOut(ResponseModel):
 
 @router.get(
     "/jobs/{job_id}/what-ifs",
-    operation_id="list_saved_questions",
     summary="List a job's saved questions",
     response_model_exclude_defaults=True,
-    responses=refusals(404),
 )
 def list_saved_questions(
     job_id: JobKey, service: ServiceDep, cursor: Cursor = None, limit: Limit = 100
@@ -227,18 +191,17 @@ def list_saved_questions(
     """Saved questions, newest first, a page at a time."""
     with service.store.read() as conn:
         found, next_cursor = saved_questions.page(conn, job_id, cursor=cursor, limit=limit)
-    items = [SavedQuestionOut.of(saved) for saved in found]
+    items = [SavedQuestionOut.model_validate(saved) for saved in found]
     return SavedQuestionsOut(items=items, next_cursor=next_cursor)
 
 
 @router.post(
     "/jobs/{job_id}/what-ifs",
-    operation_id="save_question",
     summary="Save a question",
     status_code=201,
     response_model_exclude_defaults=True,
-    responses=refusals(404, 409, *BODY_REFUSALS),
-    openapi_extra=SAVED_BODY,
+    responses=refusals(409),
+    openapi_extra={"requestBody": _documented(SavedQuestionIn, "64 KiB")},
 )
 def save_question(job_id: JobKey, given: SavedDep, service: ServiceDep) -> SavedQuestionOut:
     """Saves the question under a new id, visible to everyone with access to the job.
@@ -256,30 +219,24 @@ def save_question(job_id: JobKey, given: SavedDep, service: ServiceDep) -> Saved
             question=question,
             now_s=service.now_s(),
         )
-    return SavedQuestionOut.of(saved)
+    return SavedQuestionOut.model_validate(saved)
 
 
 @router.get(
     "/jobs/{job_id}/what-ifs/{question_id}",
-    operation_id="get_saved_question",
     summary="Get a saved question",
     response_model_exclude_defaults=True,
-    responses=refusals(404),
 )
 def get_saved_question(
     job_id: JobKey, question_id: QuestionId, service: ServiceDep
 ) -> SavedQuestionOut:
     """The question without an answer: POST its edits to its window's `what-if` to get one."""
     with service.store.read() as conn:
-        return SavedQuestionOut.of(saved_questions.find(conn, job_id, question_id))
+        return SavedQuestionOut.model_validate(saved_questions.find(conn, job_id, question_id))
 
 
 @router.delete(
-    "/jobs/{job_id}/what-ifs/{question_id}",
-    operation_id="delete_saved_question",
-    summary="Delete a saved question",
-    status_code=204,
-    responses=refusals(404, *BODY_REFUSALS),
+    "/jobs/{job_id}/what-ifs/{question_id}", summary="Delete a saved question", status_code=204
 )
 def delete_saved_question(job_id: JobKey, question_id: QuestionId, service: ServiceDep) -> None:
     """Deletes the question; its window stays."""

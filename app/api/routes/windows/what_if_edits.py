@@ -1,5 +1,6 @@
 """Edits of a what-if question as JSON, for the API and for files of the command line."""
 
+from collections.abc import Callable
 from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, FailFast, Field, FiniteFloat, model_validator
@@ -88,20 +89,12 @@ class IdealIn(_Strict):
 
     kind: Literal["ideal"]
 
-    def change(self) -> DurationChange:
-        """The change as the engine wants it."""
-        return Ideal()
-
 
 class FactorIn(_Strict):
     """Multiplies the duration by `value`."""
 
     kind: Literal["factor"]
     value: Annotated[FiniteFloat, Field(ge=0, le=MAX_FACTOR)]
-
-    def change(self) -> DurationChange:
-        """The change as the engine wants it."""
-        return Factor(self.value)
 
 
 class AddIn(_Strict):
@@ -112,20 +105,12 @@ class AddIn(_Strict):
         FiniteFloat, Field(ge=-MAX_SECONDS, le=MAX_SECONDS, description="Duration in seconds.")
     ]
 
-    def change(self) -> DurationChange:
-        """The change as the engine wants it."""
-        return Add(self.value)
-
 
 class SetIn(_Strict):
     """Sets the duration to `value` seconds."""
 
     kind: Literal["set"]
     value: _Seconds
-
-    def change(self) -> DurationChange:
-        """The change as the engine wants it."""
-        return Set(self.value)
 
 
 class FromWorkerIn(_Strict):
@@ -135,12 +120,17 @@ class FromWorkerIn(_Strict):
     dp_rank: _Index
     stage: _Index
 
-    def change(self) -> DurationChange:
-        """The change as the engine wants it."""
-        return FromWorker(self.dp_rank, self.stage)
-
 
 ChangeIn = Annotated[IdealIn | FactorIn | AddIn | SetIn | FromWorkerIn, Field(discriminator="kind")]
+
+
+_CHANGES: dict[str, Callable[..., DurationChange]] = {
+    "ideal": Ideal,
+    "factor": Factor,
+    "add": Add,
+    "set": Set,
+    "from-worker": FromWorker,
+}
 
 
 class EditIn(_Strict):
@@ -148,6 +138,11 @@ class EditIn(_Strict):
 
     select: SelectIn = SelectIn()
     change: ChangeIn
+
+    def edit(self) -> Edit:
+        """The engine's edit."""
+        values = self.change.model_dump(exclude={"kind"}).values()
+        return Edit(_CHANGES[self.change.kind](*values), self.select.selection())
 
 
 class QuestionIn(_Strict):
@@ -157,4 +152,4 @@ class QuestionIn(_Strict):
 
     def all_edits(self) -> list[Edit]:
         """The engine's edits."""
-        return [Edit(edit.change.change(), edit.select.selection()) for edit in self.edits]
+        return [given.edit() for given in self.edits]

@@ -1,11 +1,10 @@
 """Windows and steps: results of one window, of a range of windows, or of chosen steps."""
 
-import dataclasses
 from collections.abc import Collection
 from typing import Annotated, Any
 
 import msgspec
-from fastapi import APIRouter, Query
+from fastapi import Query
 from msgspec import structs
 from msgspec.structs import replace
 from pydantic import Field
@@ -22,17 +21,17 @@ from app.api.http.fields import (
     UnixTime,
     WindowsId,
 )
-from app.api.routes.dependencies import JobKey, Responses, ServiceDep, refusals
+from app.api.routes.dependencies import ApiRouter, JobKey, Responses, ServiceDep, refusals
 from app.api.service.annotation_places import placed_annotations, with_annotations
-from app.api.service.results import epoch_of
+from app.api.service.replays import epoch_of
 from app.api.service.service import Service
 from app.diagnosis.job_history import History
 from app.formatting import utc_timestamp
 from app.monitor import analysed
 from app.result.clock_times import in_clock_words
 from app.result.join import joint_result
+from app.result.recent import result_since
 from app.result.record import Record
-from app.result.since import result_since
 from app.result.stored import split_by_step
 from app.result.window_result import Verdict, WindowResult
 from app.store import hosts, windows
@@ -143,7 +142,7 @@ def _result_of_range(
     return service.results.get_or_compute(key, read)
 
 
-router = APIRouter(tags=["windows"])
+router = ApiRouter("windows")
 
 
 class WindowSummaryOut(ResponseModel):
@@ -201,12 +200,7 @@ _SCHEMA = {"schema": {"$ref": "#/components/schemas/WindowResult"}}
 _WINDOW: Responses = {200: {"description": "The result.", "content": {"application/json": _SCHEMA}}}
 
 
-@router.get(
-    "/jobs/{job_id}/windows",
-    operation_id="list_windows",
-    summary="List a job's windows",
-    responses=refusals(404),
-)
+@router.get("/jobs/{job_id}/windows", summary="List a job's windows")
 def list_windows(
     job_id: JobKey, service: ServiceDep, cursor: Cursor = None, limit: Limit = 50
 ) -> WindowsOut:
@@ -221,10 +215,9 @@ def list_windows(
 
 @router.get(
     "/jobs/{job_id}/windows/{window}",
-    operation_id="get_window",
     summary="Get the result of a window or of several",
     response_class=Response,
-    responses={**_WINDOW, **refusals(404, 409)},
+    responses=_WINDOW | refusals(409),
 )
 def get_window(
     job_id: JobKey,
@@ -259,9 +252,8 @@ def get_window(
 
 @router.get(
     "/jobs/{job_id}/windows/{window}/workers",
-    operation_id="get_window_workers",
     summary="Get every worker's slowdown in a window",
-    responses=refusals(404, 409),
+    responses=refusals(409),
 )
 def get_window_workers(
     job_id: JobKey, window: WindowsId, service: ServiceDep, steps: ChosenSteps = None
@@ -306,7 +298,7 @@ def json_response(content: Any) -> Response:
     return Response(msgspec.json.encode(content), media_type="application/json")
 
 
-steps_router = APIRouter(tags=["steps"])
+steps_router = ApiRouter("steps")
 
 
 class StepOut(ResponseModel):
@@ -335,8 +327,7 @@ class StepOut(ResponseModel):
         """From the stored step."""
         last_step = row.step if row.last_step is None else row.last_step
         num_steps = 1 if row.num_steps is None else row.num_steps
-        known = dataclasses.replace(row, last_step=last_step, num_steps=num_steps)
-        return cls.model_validate(known)
+        return cls.of_record(row, last_step=last_step, num_steps=num_steps)
 
 
 class StepsOut(ResponseModel):
@@ -345,12 +336,7 @@ class StepsOut(ResponseModel):
     items: list[StepOut]
 
 
-@steps_router.get(
-    "/jobs/{job_id}/steps",
-    operation_id="list_steps",
-    summary="List a job's step times",
-    responses=refusals(404),
-)
+@steps_router.get("/jobs/{job_id}/steps", summary="List a job's step times")
 def list_steps(
     job_id: JobKey,
     service: ServiceDep,

@@ -4,17 +4,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from fastapi import APIRouter, Path
+from fastapi import Path
 from pydantic import Field
 from starlette.responses import Response
 
 from app import formatting
 from app.api.http.fields import FindingOut, ResponseModel, ShownWindow, ThemeName
-from app.api.routes.dependencies import FIGURE_RESPONSE, JobKey, ServiceDep, refusals
+from app.api.routes.dependencies import FIGURE_RESPONSE, ApiRouter, JobKey, ServiceDep, refusals
 from app.api.routes.windows.arrivals import GroupOut, groups_of_worker
 from app.api.routes.windows.windows import RECENT, json_response, last_window, shown_result
-from app.api.service.replays import window_key
-from app.api.service.results import epoch_of
+from app.api.service.replays import epoch_of, window_key
 from app.api.service.service import Service
 from app.charts.base.figure import PlotlyFigure
 from app.charts.base.theme import THEMES, Theme
@@ -82,8 +81,8 @@ class WorkerView:
         if self.host is None:
             return []
         own = (self.dp_rank, self.stage)
-        here = (each for each, name in self.hosts.items() if name == self.host)
-        return sorted(each for each in here if each != own)
+        here = (worker for worker, name in self.hosts.items() if name == self.host)
+        return sorted(worker for worker in here if worker != own)
 
     def figure(self, by_worker: Matrix) -> float | None:
         """Its value in one of the result's [dp][stage] arrays; None if unknown."""
@@ -171,7 +170,7 @@ def worker_windows(
     return found[::-1]
 
 
-router = APIRouter(tags=["workers"])
+router = ApiRouter("workers")
 
 MAX_NEIGHBOURS_NAMED = 16
 
@@ -247,12 +246,7 @@ class WorkerPageOut(ResponseModel):
     num_on_its_host: int
 
 
-@router.get(
-    "/jobs/{job_id}/workers/{worker}",
-    operation_id="get_worker",
-    summary="Get a worker",
-    responses=refusals(404, 409),
-)
+@router.get("/jobs/{job_id}/workers/{worker}", summary="Get a worker", responses=refusals(409))
 def get_worker(
     job_id: JobKey, worker: WorkerId, service: ServiceDep, window: ShownWindow = RECENT
 ) -> WorkerPageOut:
@@ -266,38 +260,31 @@ def get_worker(
         place, _ = position_of(slowdowns, view.dp_rank, view.stage)
     delay = result and result.launch_delay
     found = (result and result.findings) or ()
-    return WorkerPageOut(
+    return WorkerPageOut.of_record(
+        view,
+        view.placement,
         window=result.window.id if result else None,
         steps=result.steps if result else (),
-        dp_rank=view.dp_rank,
-        stage=view.stage,
-        host=view.host,
-        rack=view.placement.rack,
-        switch=view.placement.switch,
         sentence=sentence,
         sub=sub,
-        verdict=view.verdict,
         slowdown=slowdown,
         place=place,
-        num_workers=view.num_workers,
         job_slowdown=result.slowdown if result and view.verdict != "low" else None,
         launch_delay_s=view.figure(delay.by_worker) if delay else None,
         others_waited_s=view.figure(delay.others_waited) if delay else None,
         findings=findings_naming(found, view.dp_rank, view.stage, view.host),
         operations_of=_operations_of(service, job_id, window),
-        dropped=view.dropped,
         groups=groups_of_worker(result, view.dp_rank, view.stage) if result else [],
-        on_its_host=[_neighbour(view, *each) for each in view.host_peers[:MAX_NEIGHBOURS_NAMED]],
+        on_its_host=[_neighbour(view, *peer) for peer in view.host_peers[:MAX_NEIGHBOURS_NAMED]],
         num_on_its_host=len(view.host_peers),
     )
 
 
 @router.get(
     "/jobs/{job_id}/workers/{worker}/charts/{chart}",
-    operation_id="get_worker_chart",
     summary="Get a worker's chart: its slowdown over time, or its operations and its peers'",
     response_class=Response,
-    responses={**FIGURE_RESPONSE, **refusals(404, 409)},
+    responses=FIGURE_RESPONSE | refusals(409),
 )
 def get_worker_chart(
     job_id: JobKey,
@@ -325,12 +312,7 @@ def _course(
         raise WorkerNotMeasured(f"window {window!r} has no figures of its workers")
     with service.store.read() as conn:
         course = worker_windows(
-            conn,
-            job_id,
-            result,
-            view.dp_rank,
-            view.stage,
-            is_followed=window == RECENT,
+            conn, job_id, result, view.dp_rank, view.stage, is_followed=window == RECENT
         )
     return worker_history(course, view.name, theme=theme)
 

@@ -251,7 +251,7 @@ def _resource_spans(
     sent = SentSpans()
     for field in reader.fields(around.first, around.end):
         if (field.number, field.kind) == (1, _BYTES):
-            _attributes(reader, field, 1, sent.attributes)
+            _attributes(reader, field, sent.attributes)
         elif (field.number, field.kind) == (2, _BYTES):
             _scope_spans(reader, field, wanted, sent, left)
     return sent
@@ -294,11 +294,9 @@ def _span(reader: _ProtobufReader, around: _Field, wanted: NameWanted, sent: Sen
         sent.refuse(f"span {name!r}: {error}")
 
 
-def _attributes(
-    reader: _ProtobufReader, around: _Field, number: int, told: dict[str, AttributeValue]
-) -> None:
+def _attributes(reader: _ProtobufReader, around: _Field, told: dict[str, AttributeValue]) -> None:
     for field in reader.fields(around.first, around.end):
-        if (field.number, field.kind) == (number, _BYTES):
+        if (field.number, field.kind) == (1, _BYTES):
             _attribute(reader, field, told)
 
 

@@ -1,5 +1,9 @@
 """OTLP traces in files, with Megatron-LM's span names: host-side times of every rank.
 
+Files are successive trace requests in JSON or protobuf, as the OpenTelemetry collector's file
+exporter writes them; a file that is one request's body is read, too. Never more than one resource's
+spans (JSON) or one request (protobuf) are in memory.
+
 Spans are measured on the host, so an imported job is labelled `times: host`. Importing a file is
 how its owner says that host times are to be analysed all the same. What the traces do not say is
 counted, with the figures that suffer.
@@ -10,17 +14,170 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import msgspec
 import numpy as np
 
-from app.errors import InvalidRequest, InvalidTrace
+from app.errors import BadRequest, InvalidRequest, InvalidTrace, TooLarge
 from app.trace.job import Parallelism
-from app.trace.readers.importing import HOST_TIMES, ImportOptions, MissingData, OperationImport
+from app.trace.readers.importing import HOST_TIMES, ImportOptions, MissingData, missing_data
+from app.trace.readers.json_stream import InputFile, JsonStream
 from app.trace.readers.op_spool import OpSpool
-from app.trace.readers.otlp.files import spans_in_file
-from app.trace.readers.otlp.sample import sample
-from app.trace.readers.otlp.spans import OtlpSender, SentSpans, sender_of
-from app.trace.readers.otlp.steps import FORWARD, TRANSFERS, RankStep, SpanNames, WaitingSpans
+from app.trace.readers.otlp import messages
+from app.trace.readers.otlp.spans import NameWanted, OtlpSender, SentSpans, sender_of
+from app.trace.readers.otlp.steps import (
+    FORWARD,
+    STEP_SPAN,
+    TRANSFERS,
+    RankStep,
+    SpanNames,
+    WaitingSpans,
+)
 from app.trace.readers.spooled_import import ImportFacts, SpooledImport
+
+MAX_MESSAGE_BYTES = 32 << 20
+_LENGTH_BYTES = 4  # big-endian, before each message of the collector's protobuf files
+_REQUEST_TAG = b"\x0a"  # begins with field 1; as a length it would be 160 MB and more
+_BLANK = b" \t\r\n"
+_ELEMENTS = msgspec.json.Decoder(list[messages.ResourceSpans])
+_WANTED_FORMAT = (
+    "want OTLP traces: requests in JSON, or protobuf messages with their lengths before them"
+)
+
+
+FoundSpans = tuple[str, SentSpans]  # where in the file, and the spans of one resource
+
+
+def spans_in_file(path: Path, wanted: NameWanted) -> Iterator[FoundSpans]:
+    """Spans of a file, gzipped or not, resource by resource.
+
+    Raises:
+        InvalidTrace: it cannot be read or parsed; the message says where and why.
+    """
+    file = _PeekableFile(path)
+    try:
+        first, visible = file.begins_with()
+        if not visible:
+            raise InvalidTrace(f"{path.name}: is empty: {_WANTED_FORMAT}")
+        if visible == b"{":
+            yield from _of_json(file, wanted)
+        elif first == _REQUEST_TAG:
+            yield from _message(path.name, file.take(MAX_MESSAGE_BYTES + 1), wanted)
+        else:
+            yield from _of_protobuf(path.name, file, wanted)
+    finally:
+        file.close()
+
+
+def _of_json(file: "_PeekableFile", wanted: NameWanted) -> Iterator[FoundSpans]:
+    """One request a line, else JSON documents of any size."""
+    number, line = 1, file.line(MAX_MESSAGE_BYTES)
+    try:
+        found = messages.read_json(line, wanted)
+    except (BadRequest, TooLarge):
+        file.put_back(line)
+        yield from _of_documents(JsonStream(file, noun="resource"), wanted)
+        return
+    while line:
+        where = f"{file.name}: line {number:,}"
+        if number > 1:
+            found = _request_at(where, line, wanted)
+        yield from ((where, sent) for sent in found)
+        number, line = number + 1, file.line(MAX_MESSAGE_BYTES)
+
+
+def _request_at(where: str, line: bytes, wanted: NameWanted) -> list[SentSpans]:
+    if len(line) > MAX_MESSAGE_BYTES:
+        raise InvalidTrace(f"{where}: is longer than 32 MiB: write shorter requests")
+    try:
+        return messages.read_json(line, wanted) if line.strip(_BLANK) else []
+    except (BadRequest, TooLarge) as error:
+        raise InvalidTrace(f"{where}: {error}") from error
+
+
+def _of_documents(stream: JsonStream, wanted: NameWanted) -> Iterator[FoundSpans]:
+    while stream.peek():
+        for key in stream.members():
+            if key != "resourceSpans" or stream.peek() != b"[":
+                stream.skip()
+                continue
+            for element in stream.elements(_ELEMENTS):
+                try:
+                    sent = messages.sent_of(element, wanted)
+                except TooLarge as error:
+                    raise stream.refusal(str(error)) from error
+                yield stream.place(), sent
+
+
+def _of_protobuf(name: str, file: "_PeekableFile", wanted: NameWanted) -> Iterator[FoundSpans]:
+    number = 1
+    while length := file.take(_LENGTH_BYTES):
+        where, size = f"{name}: message {number:,}", int.from_bytes(length, "big")
+        if len(length) < _LENGTH_BYTES or size > MAX_MESSAGE_BYTES:
+            raise InvalidTrace(f"{where}: {_WANTED_FORMAT}, each of at most 32 MiB")
+        body = file.take(size)
+        if len(body) < size:
+            raise InvalidTrace(f"{where}: ends after {len(body)} of {size} bytes: copy it again")
+        yield from _message(where, body, wanted)
+        number += 1
+
+
+def _message(where: str, body: bytes, wanted: NameWanted) -> Iterator[FoundSpans]:
+    if len(body) > MAX_MESSAGE_BYTES:
+        raise InvalidTrace(f"{where}: {_WANTED_FORMAT}, each of at most 32 MiB")
+    try:
+        yield from [(where, sent) for sent in messages.read_protobuf(body, wanted)]
+    except (BadRequest, TooLarge) as error:
+        raise InvalidTrace(f"{where}: {error}") from error
+
+
+class _PeekableFile(InputFile):
+    """A byte source with look-ahead."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self._ahead = b""
+
+    def read(self) -> bytes:
+        """The next piece; empty at the end."""
+        if not self._ahead:
+            return super().read()
+        piece, self._ahead = self._ahead, b""
+        return piece
+
+    def begins_with(self) -> tuple[bytes, bytes]:
+        """The first byte, and the first that is not blank; empty at the end."""
+        self._ahead = super().read()
+        first = self._ahead[:1]
+        while not (seen := self._ahead.lstrip(_BLANK)):
+            self._ahead = super().read()
+            if not self._ahead:
+                return first, b""
+        return first, seen[:1]
+
+    def take(self, size: int) -> bytes:
+        """Up to this many bytes."""
+        pieces, missing = [], size
+        while missing and (piece := self.read()):
+            pieces.append(piece[:missing])
+            self._ahead = piece[missing:]
+            missing -= len(pieces[-1])
+        return b"".join(pieces)
+
+    def line(self, most: int) -> bytes:
+        """The bytes to the next line end; at most `most` + 1 of them."""
+        pieces, left = [], most + 1
+        while left and (piece := self.read()):
+            end = piece.find(b"\n", 0, left) + 1
+            size = end or min(left, len(piece))
+            pieces.append(piece[:size])
+            self._ahead = piece[size:]
+            left = 0 if end else left - size
+        return b"".join(pieces)
+
+    def put_back(self, piece: bytes) -> None:
+        """Put bytes back, to be read next."""
+        self._ahead = piece + self._ahead
+
 
 _HOST_TIMES_COST = (
     "host-side durations are launch and CPU time unless the script synchronises CUDA: figures "
@@ -42,9 +199,7 @@ class OtlpCounts:
     ops: int = 0
     highest_chunk: int = 0
     keeps_transfers: bool = False
-    counts: dict[str, int] = field(
-        default_factory=lambda: {"compute": 0, "by_order": 0, "unnumbered": 0, "p2p": 0}
-    )
+    counts: Counter[str] = field(default_factory=Counter)
 
     def note(self, sent: SentSpans) -> None:
         """Count one resource's spans."""
@@ -58,36 +213,43 @@ class OtlpCounts:
         self.broken += bool(step.broken)
         self.why_broken = self.why_broken or (step.broken and f"step {step.number} {step.broken}")
         self.ops += len(step.ops)
-        for name in self.counts:
-            self.counts[name] += step.counts[name]
+        self.counts.update(step.counts)
         self.highest_chunk = max([self.highest_chunk, *(op.mc for op in step.ops)])
 
 
-def missing_span_data(tally: OtlpCounts) -> tuple[MissingData, ...]:
+def missing_span_data(tally: OtlpCounts) -> list[MissingData]:
     """Missing data, in words."""
-    counts = tally.counts
-    told = [
+    compute, by_order, unnumbered, p2p = (
+        tally.counts[name] for name in ("compute", "by_order", "unnumbered", "p2p")
+    )
+    transfers = "none recorded between stages"
+    if p2p:
+        transfers = (
+            f"{p2p:,} recorded for {compute:,} passes, fewer than these need (Megatron records "
+            "none while it overlaps sending and receiving): all left out"
+        )
+    return missing_data(
         (
             tally.ops,
             f"GPU times: all {tally.ops:,} operations are timed on the host (times=host)",
             _HOST_TIMES_COST,
         ),
         (
-            counts["by_order"],
-            f"micro-batch ids: {counts['by_order']:,} of {counts['compute']:,} forward and "
-            "backward passes have none, and were numbered by their order",
+            by_order,
+            f"micro-batch ids: {by_order:,} of {compute:,} forward and backward passes have none, "
+            "and were numbered by their order",
             "right where a stage has one model chunk, as these have; a replay joins passes by it",
         ),
         (
-            counts["unnumbered"],
-            f"micro-batch and chunk ids: {counts['unnumbered']:,} of {counts['compute']:,} passes "
-            "belong to one of several chunks of a stage and do not say to which: not numbered",
+            unnumbered,
+            f"micro-batch and chunk ids: {unnumbered:,} of {compute:,} passes belong to one of "
+            "several chunks of a stage and do not say to which: not numbered",
             "which pass waits for which is not known, so what-if figures of stages are too low; "
             "say chunks with the span attribute paceline.model_chunk",
         ),
         (
-            0 if tally.keeps_transfers else 1,
-            f"transfers: {_transfers(tally)}",
+            not tally.keeps_transfers,
+            f"transfers: {transfers}",
             "no stage waits for another in the replay: the discrepancy between simulated and "
             "recorded step time shows how much that is, and no slow link can be found",
         ),
@@ -107,22 +269,9 @@ def missing_span_data(tally: OtlpCounts) -> tuple[MissingData, ...]:
             f"spans: {tally.refused:,} of {tally.spans:,} cannot be: {tally.why_refused}",
             "they are in no figure",
         ),
-    ]
-    return tuple(MissingData(what, cost) for count, what, cost in told if count)
-
-
-def _transfers(tally: OtlpCounts) -> str:
-    found = tally.counts["p2p"]
-    if not found:
-        return "none recorded between stages"
-    return (
-        f"{found:,} recorded for {tally.counts['compute']:,} passes, fewer than these need "
-        "(Megatron records none while it overlaps sending and receiving): all left out"
     )
 
 
-NAME = "otlp"
-__all__ = ["NAME", "open_files", "sample"]
 _MOVED = ("optype", "mc", "mb_id", "seq_id", "start_ns", "duration_ns")
 MAX_WAITING = 1_000_000  # spans in memory, some 250 bytes each
 # A rank's spans are cut into steps again once there are so many times those that were left over.
@@ -201,7 +350,7 @@ class OtlpImport(SpooledImport):
         waiting = self._ranks.setdefault(rank, WaitingSpans())
         before, has_mark = len(waiting.spans), False
         for span in sent.spans:
-            has_mark |= self._names.is_step(span)
+            has_mark |= span.name == STEP_SPAN
             self._tally.outside += not waiting.add(self._names.renamed(span))
         self._waiting += len(waiting.spans) - before
         # Spans that never become a step would else be sorted again for each mark that comes.
@@ -289,8 +438,3 @@ def _has_all_transfers(step: RankStep, stage: int, pp_size: int) -> bool:
     return not step.counts["unnumbered"] and all(
         found[optype] == found[FORWARD] * is_there for optype, is_there in wanted.items()
     )
-
-
-def open_files(paths: Sequence[Path], options: ImportOptions) -> OperationImport:
-    """The import of one run's files."""
-    return OtlpImport(paths, options)

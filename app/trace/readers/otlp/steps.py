@@ -262,10 +262,6 @@ class SpanNames:
             self._look_up(name)
         return name in self.optypes or name in MEGATRON_NAMES
 
-    def is_step(self, span: OtlpSpan) -> bool:
-        """Whether it spans a whole training step."""
-        return span.name == STEP_SPAN
-
     def renamed(self, span: OtlpSpan) -> OtlpSpan:
         """The span with the numbers that its name holds."""
         microbatch, chunk = self._numbers.get(span.name, (None, None))

@@ -7,26 +7,29 @@ the trace's starts of the step count from), `bytes`, `dp_rank`, `stage`, `host`,
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, get_args
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+from numpy.typing import NDArray
 
 from app.errors import InvalidTrace
-from app.trace.collectives import Collectives, RankGroup, RankPlace
+from app.trace.collectives import Collectives, GroupAxis, RankGroup, RankPlace
 from app.trace.readers.published.meta import trace_name
-from app.trace.window import Floats, Ints
+from app.trace.window import Ints
 
 MAX_ROWS = 100_000_000
 MAX_MEMBERS = 1 << 20  # of all groups together
-AXES = ("dp", "tp", "cp", "ep", "pp", "")
+AXES = get_args(GroupAxis)
+_RANKS = pa.list_(pa.int64())
+_PLACE = ("dp_rank", "stage", "host", "local_rank")
 _NEEDED = {
     "step": pa.int64(),
     "group": pa.string(),
     "group_axis": pa.string(),
-    "group_ranks": pa.list_(pa.int64()),
+    "group_ranks": _RANKS,
     "kind": pa.string(),
     "sequence": pa.int64(),
     "rank": pa.int64(),
@@ -110,7 +113,7 @@ def _collectives(table: pa.Table, path: Path) -> Collectives:
         if group.axis not in AXES:
             raise InvalidTrace(f"{path.name}: group_axis {group.axis!r:.40} is none that is known")
     kinds, kind_codes = _coded(table["kind"].to_pylist())
-    start_s, stay_s = _floats(table, "start_ts"), _floats(table, "duration")
+    start_s, stay_s = _column(table, "start_ts", np.nan), _column(table, "duration", np.nan)
     if not np.isfinite(stay_s).all() or (stay_s < 0).any():
         raise InvalidTrace(f"{path.name}: duration has numbers that no duration is")
     return Collectives(
@@ -118,12 +121,12 @@ def _collectives(table: pa.Table, path: Path) -> Collectives:
         kinds=tuple(kinds),
         group=codes,
         kind=kind_codes,
-        step=_ints(table, "step"),
-        sequence=_ints(table, "sequence"),
-        rank=_ints(table, "rank"),
+        step=_column(table, "step", -1),
+        sequence=_column(table, "sequence", -1),
+        rank=_column(table, "rank", -1),
         start_s=start_s,
         stay_s=stay_s,
-        num_bytes=_ints(table, "bytes"),
+        num_bytes=_column(table, "bytes", -1),
         places=_places(table),
     )
 
@@ -134,25 +137,19 @@ def _coded(values: Any) -> tuple[list[Any], Ints]:
     return list(known), codes
 
 
-def _ints(table: pa.Table, name: str) -> Ints:
+def _column(table: pa.Table, name: str, unknown: float) -> NDArray[Any]:
+    """[rows], with what stands for nulls, and for the whole column where it is not there."""
     if name not in table.column_names:
-        return np.full(table.num_rows, -1, np.int64)
-    found: Ints = table[name].fill_null(-1).to_numpy().astype(np.int64)
-    return found
-
-
-def _floats(table: pa.Table, name: str) -> Floats:
-    if name not in table.column_names:
-        return np.full(table.num_rows, np.nan)
-    found: Floats = table[name].fill_null(np.nan).to_numpy().astype(np.float64)
-    return found
+        return np.full(table.num_rows, unknown)
+    values: NDArray[Any] = table[name].fill_null(unknown).to_numpy()
+    return values.astype(np.asarray(unknown).dtype)
 
 
 def _places(table: pa.Table) -> dict[int, RankPlace]:
-    rank, first = np.unique(_ints(table, "rank"), return_index=True)
+    rank, first = np.unique(_column(table, "rank", -1), return_index=True)
     told = {
         name: table[name].take(pa.array(first)).to_pylist()
-        for name in ("dp_rank", "stage", "host", "local_rank")
+        for name in _PLACE
         if name in table.column_names
     }
     return {
@@ -163,7 +160,6 @@ def _places(table: pa.Table) -> dict[int, RankPlace]:
 
 def _table(collectives: Collectives) -> pa.Table:
     groups = collectives.groups
-    of_group = pa.array([list(group.ranks) for group in groups], pa.list_(pa.int64()))
     places = [collectives.place(rank) for rank in collectives.rank.tolist()]
     at = pa.array(collectives.group)
     return pa.table(
@@ -171,7 +167,7 @@ def _table(collectives: Collectives) -> pa.Table:
             "step": collectives.step,
             "group": pa.array([group.name for group in groups], pa.string()).take(at),
             "group_axis": pa.array([group.axis for group in groups], pa.string()).take(at),
-            "group_ranks": of_group.take(at),
+            "group_ranks": pa.array([list(group.ranks) for group in groups], _RANKS).take(at),
             "kind": pa.array(list(collectives.kinds), pa.string()).take(pa.array(collectives.kind)),
             "sequence": collectives.sequence,
             "rank": collectives.rank,
@@ -180,7 +176,7 @@ def _table(collectives: Collectives) -> pa.Table:
             "bytes": pa.array(collectives.num_bytes, mask=collectives.num_bytes < 0),
             **{
                 name: pa.array([getattr(place, name) for place in places], _OPTIONAL[name])
-                for name in ("dp_rank", "stage", "host", "local_rank")
+                for name in _PLACE
             },
         }
     )

@@ -3,7 +3,6 @@
 A column of host names, where there is one, says on which host each worker is.
 """
 
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ from numpy.typing import NDArray
 
 from app.errors import InvalidTrace
 from app.trace.ops import BUILT_IN, OpTypes
+from app.trace.readers.json_stream import why_unreadable
 from app.trace.window import OPTIONAL, TRACE_DTYPES, Floats, Ints, Trace
 
 HostsOfWorkers = dict[tuple[int, int], str]
@@ -205,7 +205,11 @@ def _wanted(path: Path, file: Any, *also: str) -> list[str]:
     there = file.schema_arrow.names
     more = [name for name in (*_OPTIONAL_COLUMNS, *also) if name in there]
     for name in sorted([*_NEEDED, *more]):
-        _refuse_unless_once(path, name, there.count(name))
+        count = there.count(name)
+        if count == 0:
+            raise InvalidTrace(f"{path.name}: column {name} is missing: add it")
+        if count > 1:
+            raise InvalidTrace(f"{path.name}: column {name} is there {count} times: keep one")
     return [*_NEEDED, *more]
 
 
@@ -221,7 +225,8 @@ def _translated(path: Path) -> Iterator[None]:
             f"{path.name}: is no whole parquet file: copy or record it again"
         ) from error
     except OSError as error:
-        raise InvalidTrace(f"{path}: cannot be read: {_read_error(path, error)}") from error
+        why = why_unreadable(path, error, "parquet file")
+        raise InvalidTrace(f"{path}: cannot be read: {why}") from error
 
 
 def _opened(path: Path, **options: Any) -> Any:
@@ -229,21 +234,6 @@ def _opened(path: Path, **options: Any) -> Any:
         return pq.ParquetFile(path, read_dictionary=["optype"], **options)
     except KeyError:  # it has no such column, or one of lists: told when its type is seen
         return pq.ParquetFile(path, **options)
-
-
-def _read_error(path: Path, error: OSError) -> str:
-    if path.is_dir():
-        return "it is a folder: name a parquet file"
-    if error.errno:
-        return f"{os.strerror(error.errno)}: name a parquet file that you may read"
-    return "it is damaged: copy or record it again"
-
-
-def _refuse_unless_once(path: Path, name: str, count: int) -> None:
-    if count == 0:
-        raise InvalidTrace(f"{path.name}: column {name} is missing: add it")
-    if count > 1:
-        raise InvalidTrace(f"{path.name}: column {name} is there {count} times: keep one")
 
 
 def _integers(rows: _Rows, name: str) -> NDArray[Any]:

@@ -1,11 +1,12 @@
 """The published trace format: one parquet file of operations, one YAML file about the job.
 
 `read` gives a window, `write` takes a trace; `write_import` writes what an import gives, some rows
-at a time.
+at a time, and `PublishedImport` reads the same rows so.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -13,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
+from typing_extensions import override
 
 from app.errors import InvalidRequest, InvalidTrace
 from app.trace.collectives import Collectives
@@ -20,8 +22,18 @@ from app.trace.completeness import completeness
 from app.trace.imputation import impute
 from app.trace.job import Job, Parallelism
 from app.trace.ops import BUILT_IN, COMPUTE_STREAM
-from app.trace.readers.importing import ImportSummary, OperationImport, RankRows
+from app.trace.readers.importing import (
+    ImportOptions,
+    ImportSummary,
+    OperationImport,
+    RankRows,
+    missing_data,
+)
+from app.trace.readers.op_spool import OpSpool
 from app.trace.readers.published import collective_files, columns, meta
+from app.trace.readers.published.columns import TracePiece
+from app.trace.readers.published.meta import TraceMeta
+from app.trace.readers.spooled_import import ImportFacts, SpooledImport
 from app.trace.window import OPTIONAL, Floats, Integers, Ints, PartialSteps, Trace, Window
 
 
@@ -40,7 +52,7 @@ def read(trace_path: Path, meta_path: Path | None = None, *, is_imputed: bool = 
     about = meta.load(meta_path) if meta_path else None
     loaded = columns.load(trace_path, about.op_types if about else BUILT_IN)
     trace, origin_ns = loaded.trace, loaded.origin_ns
-    about = about or meta.TraceMeta(None, _seen_sizes(trace))
+    about = about or TraceMeta(None, _seen_sizes(trace))
     try:
         found = completeness(trace, about.parallelism, about.op_types)
     except InvalidTrace as error:
@@ -286,3 +298,89 @@ def _row_groups(chunks: Iterator[RankRows]) -> Iterator[list[RankRows]]:
             found, num_rows = [], 0
     if found:
         yield found
+
+
+class PublishedImport(SpooledImport):
+    """One parquet file in rows of seconds, or with a clock of its own where Paceline wrote it.
+
+    Its meta file is beside it, or named in the options.
+    """
+
+    def __init__(self, paths: Sequence[Path], options: ImportOptions) -> None:
+        if len(paths) != 1:
+            raise InvalidTrace(
+                f"{paths[0].name} and {len(paths) - 1:,} more: a published trace is one file"
+            )
+        super().__init__(paths, options)
+
+    @override
+    def more_columns(self) -> tuple[str, ...]:
+        there = columns.names(self.paths[0])
+        return tuple(name for name in (*OPTIONAL, "gmc") if name in there)
+
+    @override
+    def read(self, spool: OpSpool) -> ImportFacts:
+        path = self.paths[0]
+        spool.checks_times = False  # `columns` has checked them
+        meta_path = self.options.meta or meta.beside(path)
+        about = meta.load(meta_path) if meta_path else None
+        has_clock, highest_chunk, num_rows = False, 0, 0
+        for piece in columns.pieces(path, about.op_types if about else self.options.op_types):
+            has_clock = piece.start_ns is not None
+            highest_chunk = max(highest_chunk, int(piece.ints["mc"].max()))
+            num_rows += piece.optype.size
+            _place_all(spool, piece)
+            _add(spool, piece)
+        return ImportFacts(
+            missing=missing_data(
+                (
+                    about is None,
+                    f"sizes: {num_rows:,} rows and no meta file",
+                    "they are those seen in the rows, with one GPU a worker: GPU hours are too low "
+                    "where a worker has several",
+                ),
+                (
+                    not has_clock,
+                    f"clocks: {num_rows:,} starts count from the beginning of their step",
+                    "time between steps is not seen; a push lays the steps end to end",
+                ),
+            ),
+            sizes=asdict(about.parallelism) if about else {"vpp_size": highest_chunk + 1},
+            name=(about and about.name) or meta.trace_name(path),
+            run_key=None if about is None or about.run_id is None else str(about.run_id),
+            labels=about.labels if about else {},
+            op_types=about.op_types if about else None,
+            has_clock=has_clock,
+            holds_seconds=not has_clock,
+        )
+
+
+def _add(spool: OpSpool, piece: TracePiece) -> None:
+    ints = piece.ints
+    if piece.start_ns is None:
+        times = [
+            np.ascontiguousarray(each).view(np.int64) for each in (piece.start_s, piece.duration_s)
+        ]
+    else:
+        times = [piece.start_ns, np.rint(piece.duration_s * 1e9).astype(np.int64)]
+    spool.add_rows(
+        ints["rank"],
+        ints["step"],
+        optype=piece.optype,
+        start_ns=times[0],
+        duration_ns=times[1],
+        seq_id=ints["seq_id"],
+        mc=ints["mc"],
+        mb_id=ints["mb_id"],
+        **piece.more,
+    )
+
+
+def _place_all(spool: OpSpool, piece: TracePiece) -> None:
+    """Each rank is at one place, on one host."""
+    ints = piece.ints
+    names, codes = piece.host or ([], np.full_like(ints["rank"], -1))
+    where = np.stack([ints["rank"], ints["dp_rank"], ints["stage"], codes], axis=1)
+    begins = np.any(np.diff(where, axis=0, prepend=-2), axis=1)  # of rows that are alike
+    for rank, dp_rank, stage, code in np.unique(where[begins], axis=0).tolist():
+        spool.place(rank, dp_rank, stage, host=names[code] if code >= 0 else None)

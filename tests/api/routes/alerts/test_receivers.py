@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 from standardwebhooks.webhooks import Webhook
 
-from app.alerts.guard.connection import parse_networks
-from app.alerts.guard.guard import SsrfGuard
+from app.alerts.connection import parse_networks
+from app.alerts.guard import SsrfGuard
 from app.alerts.notice import Message
-from app.alerts.retry import FAILURES_TO_OPEN, PROBE_EVERY_S
+from app.alerts.receiver import FAILURES_TO_OPEN, PROBE_EVERY_S
 from app.alerts.sending import attempt_headers
 from app.api.http.limits import MANUAL_SENDS_S, MAX_MANUAL_SENDS
 from app.store.alerting import outbox, receivers

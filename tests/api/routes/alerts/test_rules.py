@@ -1,5 +1,6 @@
 """Rules as YAML and as JSON: read, checked line by line, replaced and reset."""
 
+import json
 from hashlib import sha256
 
 import pytest
@@ -88,6 +89,33 @@ async def test_rules_are_accepted_as_json(api):
     few = {"name": "slow", "on": "slowdown", "above": 1.3}
     answer = await api.client.put(PATH, json={"rules": [few]})
     assert answer.json()["rules"][0]["for"] == {"windows": 3, "seconds": 30.0}
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("above", -1),
+        ("for", {"windows": 1001}),
+        ("keep_firing", 30 * 86_400 + 1),
+        ("jobs", ""),
+        ("of", "x" * 129),
+        ("cordon", "Drain it"),
+        ("inhibits", ["No rule"]),
+        ("labels", {"Team": "x"}),
+        ("labels", {"host": "x"}),
+        ("runbook", "javascript:alert(1)"),
+    ],
+)
+async def test_json_and_yaml_have_the_same_limits(api, key, value):
+    rule = {"name": "slow", "on": "worker", "above": 1.3, key: value}
+    refused = await api.client.put(PATH, json={"rules": [rule]})
+    assert (refused.status_code, refused.json()["code"]) == (422, "invalid")
+    assert refused.json()["errors"][0]["field"].startswith(f"body.rules.0.{key}")
+    # JSON is YAML, on one line.
+    as_text = await put(api, json.dumps({"rules": [rule]}))
+    assert (as_text.status_code, as_text.json()["code"]) == (422, "invalid_rules")
+    [error] = as_text.json()["errors"]
+    assert (error["line"], error["message"].startswith(key)) == (1, True)
 
 
 @pytest.mark.parametrize("method", ["PUT", "POST"])

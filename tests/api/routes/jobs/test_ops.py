@@ -7,7 +7,7 @@ import zstandard
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from app.api.service.registrations import MIN_TAKEN_AFTER_END_S, RegistrationCache
+from app.api.service.service import MIN_TAKEN_AFTER_END_S, RegistrationCache
 from app.ingest.wire.codec import BINARY_TYPE, read_entry
 from app.store import runs
 from app.trace import ops
@@ -103,15 +103,15 @@ async def test_grace_period_lasts_as_long_as_windows_are_revised(database_url):
         assert (await api.push(json_batch(batch_seq=1))).status_code == 409
 
 
-async def test_run_registered_by_another_process_is_found_by_find_now(api):
+async def test_run_registered_by_another_process_is_found_by_get_now(api):
     await api.register(run_key="run-1")
     await api.push(json_batch())
     other = RegistrationCache(api.store, monotonic=api.clock)
-    remembered = await other.find("default/llm-70b")
+    remembered = await other.get("default/llm-70b")
     larger = {"dp_size": 4, "pp_size": 2}
     await api.register(run_key="run-2", parallelism=larger)
-    assert (await other.find("default/llm-70b")) == remembered
-    assert (await other.find_now("default/llm-70b")).epoch == 2
+    assert (await other.get("default/llm-70b")) == remembered
+    assert (await other.get_now("default/llm-70b")).epoch == 2
     answer = await api.push(json_batch(epoch=2, dp_rank=3, rank=7))
     assert answer.status_code == 202
 

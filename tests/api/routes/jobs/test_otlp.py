@@ -17,10 +17,10 @@ from app.ingest.wire.codec import read_entry
 from app.trace.ops import OP_NAMES
 from app.trace.readers.otlp import messages
 from app.trace.readers.otlp.messages import as_varint
-from app.trace.readers.otlp.sample import as_json, as_protobuf, resource, spans
 from app.trace.readers.otlp.spans import OtlpSpan
 from app.trace.readers.otlp.steps import STEP_SPAN
 from tests.api.server import NOW_S, Clock, running
+from tests.harness.samples.otlp import as_json, as_protobuf, resource, spans
 
 pytestmark = pytest.mark.anyio
 

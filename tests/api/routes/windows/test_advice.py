@@ -8,8 +8,7 @@ from msgspec import structs
 
 from app.advice import advise as advising
 from app.advice.advise import advice_record
-from app.advice.facts import facts_of
-from app.advice.fix import Facts
+from app.advice.facts import Facts, facts_of
 from app.engine.replays import prepare
 from app.monitor import advice_case, observe
 from app.result.stored import split_by_step

@@ -5,7 +5,8 @@ import dataclasses
 import pytest
 
 from app.alerts.alert import AlertEvent, AlertEventKind, Detail
-from app.api.routes.windows.ribbon_events import MAX_BINS, ribbon_bins, ribbon_gaps
+from app.api.routes.windows.ribbon import ribbon_gaps
+from app.api.routes.windows.ribbon_events import MAX_BINS, ribbon_bins
 from app.ingest.assembly.steps import LEFT_OUT_REASONS
 from app.store import windows as stored_windows
 from app.store.alerting import alerts

@@ -6,9 +6,9 @@ import re
 import pytest
 
 from app.errors import InvalidTrace
-from app.trace.readers.kineto.trace_file import KinetoFile
+from app.trace.readers.kineto.trace_file import AnnotatedFile
 from app.trace.readers.registry import FORMATS
-from app.trace.readers.sample_job import BEGAN_NS
+from tests.harness.samples.job import BEGAN_NS
 from tests.trace.readers.samples import imported, ops_of, put
 
 KINETO = FORMATS["kineto"]
@@ -267,15 +267,15 @@ def test_long_names_are_cut_and_too_many_are_refused(tmp_path):
     kernel = collective("allreduce" + "y" * 3000, 3003, "z" * 3000)
     mapped = patterns(("^forward-compute x+$", "forward-compute"))
     path = write(tmp_path, [*steps(3), event(long, 3100, 5), kernel])
-    file = KinetoFile(path, None)
+    file = AnnotatedFile(path, None)
     assert [len(each) for each in (file.names[0], *file.names[1][:3])] == [1024, 1024, 1, 1024]
-    file.rows.close()
+    file.ranges.close()
     described, _ = imported(KINETO, [path], patterns=mapped)
     assert described.num_ops == 1
     many = [event(f"{number:04}" + "x" * 2000, 3100, 5) for number in range(40)]
     path = write(tmp_path, [*steps(3), *many])
     with pytest.raises(InvalidTrace, match=r"rank0.json: event 34: has name 33: they are too"):
-        KinetoFile(path, None, max_characters=32 * 1024)
+        AnnotatedFile(path, None, max_characters=32 * 1024)
 
 
 # Where a peer is rank 1, it is this rank's own number in the group: so it is one of the job.

@@ -14,16 +14,8 @@ from hypothesis import strategies as st
 from app.errors import BadRequest, InvalidTrace, PacelineError
 from app.trace.ops import OP_NAMES
 from app.trace.readers.importing import ImportOptions
-from app.trace.readers.otlp import messages, otlp_import
-from app.trace.readers.otlp.sample import (
-    BEGAN_NS,
-    MadeSpan,
-    as_json,
-    as_protobuf,
-    resource,
-    sample,
-    spans,
-)
+from app.trace.readers.otlp import messages
+from app.trace.readers.otlp.otlp_import import OtlpImport
 from app.trace.readers.otlp.spans import OtlpSpan
 from app.trace.readers.otlp.steps import (
     MEGATRON_NAMES,
@@ -34,6 +26,15 @@ from app.trace.readers.otlp.steps import (
     rank_step,
 )
 from tests.example_counts import many
+from tests.harness.samples.otlp import (
+    BEGAN_NS,
+    MadeSpan,
+    as_json,
+    as_protobuf,
+    resource,
+    sample,
+    spans,
+)
 
 MS = 10**6
 WANTED = MEGATRON_NAMES.__contains__
@@ -42,7 +43,7 @@ WANTED = MEGATRON_NAMES.__contains__
 def opened(folder, files, **options):
     for name, content in files.items():
         (folder / name).write_bytes(content)
-    return otlp_import.open_files([folder / name for name in files], ImportOptions(**options))
+    return OtlpImport([folder / name for name in files], ImportOptions(**options))
 
 
 def described(folder, files, **options):

@@ -1,5 +1,0 @@
-"""How does `paceline serve` run its event queue, a Valkey or Redis child process?
-
-Read `queue.py` first.
-Imported by: cli.
-"""
