@@ -29,8 +29,9 @@ def test_a_job_reads_from_its_finding_to_its_details(stocked, open_page):
     page.locator(".advice li").first.wait_for()
     tops = _tops(page)
     assert tops == sorted(tops)
-    lead = page.locator(".charts > .card").first
-    assert lead.get_attribute("aria-label") == "Stages"
+    cards = page.locator(".charts > .card")
+    assert cards.first.get_attribute("aria-label") == "From ideal to recorded"
+    assert cards.nth(1).get_attribute("aria-label") == "Stages"
 
 
 @pytest.mark.parametrize(
@@ -49,6 +50,19 @@ def test_no_row_of_cards_leaves_half_of_the_page_empty(stocked, open_page, job):
     for width_px in (1200, 1440, 2560):
         page.set_viewport_size({"width": width_px, "height": 1000})
         assert page.evaluate(_SHORT_ROWS) == [], f"{job}, {width_px} px"
+
+
+def test_first_chart_of_a_slow_job_adds_up_from_the_ideal_to_the_recorded_step(stocked, open_page):
+    from playwright.sync_api import expect
+
+    page = open_page(stocked.link("/jobs/slow-worker")).page
+    first = page.locator(".charts > *").first
+    expect(first).to_contain_text("From ideal to recorded")
+    first.get_by_role("button", name="show as table").click()
+    rows = first.locator("tbody tr")
+    expect(rows.first).to_contain_text("Ideal")
+    expect(rows.nth(1)).to_contain_text("Slow worker")
+    expect(rows.last).to_contain_text("100 %")
 
 
 def test_details_are_folded_until_the_reader_or_the_address_opens_them(stocked, open_page):

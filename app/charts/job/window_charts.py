@@ -5,6 +5,7 @@ The worker heatmap outlines the workers that findings name, and crosses out sile
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Literal
 
 from app.charts.base.figure import PlotlyFigure
@@ -14,6 +15,7 @@ from app.charts.job.optypes import optypes
 from app.charts.job.stages import stages
 from app.charts.job.step_heatmaps import dp_steps, worker_steps
 from app.charts.job.waits import waited_for
+from app.charts.job.waterfall import has_losses, waterfall
 from app.charts.worker.heatmap import Sort, worker_heatmap
 from app.formatting import Hosts
 from app.result import causes
@@ -75,18 +77,18 @@ class ChartOptions:
 class WindowChart:
     """How to draw a chart from a window's result (docs/glossary.md).
 
-    `needs` is the field without which there is nothing to draw; `per_step` is what else is needed
-    of each step, which is then in the result's `per_step`, or in that of its arrivals.
+    `needs` gives the figures without which there is nothing to draw; `per_step` is what else is
+    needed of each step, which is then in the result's `per_step`, or in that of its arrivals.
     """
 
     draw: Callable[[WindowResult, ChartOptions], PlotlyFigure]
-    needs: Literal["arrivals", "optype_slowdown", "stage_share", "steps", "worker_slowdown"]
+    needs: Callable[[WindowResult], object]
     per_step: PerStep | None = None
     names_hosts: bool = False
 
     def can_draw(self, result: WindowResult) -> bool:
         """Whether the result has the figures for this chart."""
-        return bool(getattr(result, self.needs))
+        return bool(self.needs(result))
 
     def has_steps(self, result: WindowResult) -> bool:
         """Whether the result has the figures by step for this chart."""
@@ -102,6 +104,9 @@ def _per_step(result: WindowResult) -> FiguresByStep:
 
 
 WINDOW_CHARTS: dict[str, WindowChart] = {
+    "waterfall": WindowChart(
+        lambda result, setting: waterfall(result, theme=setting.theme), needs=has_losses
+    ),
     "workers": WindowChart(
         lambda result, setting: worker_heatmap(
             result.worker_slowdown or (),
@@ -111,14 +116,14 @@ WINDOW_CHARTS: dict[str, WindowChart] = {
             silent=sorted({*silent_workers(result), *setting.silent}),
             named=culprit_workers(result, setting.hosts),
         ),
-        needs="worker_slowdown",
+        needs=attrgetter("worker_slowdown"),
         names_hosts=True,
     ),
     "optypes": WindowChart(
         lambda result, setting: optypes(
             result.optype_slowdown, times=result.optype_time_s, theme=setting.theme
         ),
-        needs="optype_slowdown",
+        needs=attrgetter("optype_slowdown"),
     ),
     "stages": WindowChart(
         lambda result, setting: stages(
@@ -127,7 +132,7 @@ WINDOW_CHARTS: dict[str, WindowChart] = {
             theme=setting.theme,
             slowdown=result.slowdown,
         ),
-        needs="stage_share",
+        needs=attrgetter("stage_share"),
     ),
     "worker-steps": WindowChart(
         lambda result, setting: worker_steps(
@@ -138,7 +143,7 @@ WINDOW_CHARTS: dict[str, WindowChart] = {
             at=setting.axis,
             events=setting.events,
         ),
-        needs="steps",
+        needs=attrgetter("steps"),
         per_step="worker_slowdown",
         names_hosts=True,
     ),
@@ -146,7 +151,7 @@ WINDOW_CHARTS: dict[str, WindowChart] = {
         lambda result, setting: waited_for(
             result, theme=setting.theme, at=setting.axis, events=setting.events
         ),
-        needs="arrivals",
+        needs=attrgetter("arrivals"),
         per_step="waited_for_s",
     ),
     "dp-steps": WindowChart(
@@ -157,7 +162,7 @@ WINDOW_CHARTS: dict[str, WindowChart] = {
             at=setting.axis,
             events=setting.events,
         ),
-        needs="steps",
+        needs=attrgetter("steps"),
         per_step="dp_rank_slowdown",
     ),
 }

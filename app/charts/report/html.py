@@ -179,7 +179,9 @@ loadPlotly().then(() => {
 
 _STEPS = "steps"
 _WAITS = "waited-for"
+_LOSSES = "waterfall"
 _TITLES = {
+    _LOSSES: "From ideal to recorded",
     "workers": "Which worker",
     _WAITS: "Waited for",
     _STEPS: "Step time",
@@ -191,6 +193,7 @@ _TITLES = {
 _SCALE_TEXT = f"Colours go from 1.0{TIMES} to 1.5{TIMES} and over, the same in every report."
 # What lines and colours mean, where the picture itself does not say.
 LEGENDS = {
+    _LOSSES: "Shares of the recorded step. Hatched: no known cause.",
     _STEPS: "Solid: recorded. Dotted: simulated. Dashed: without stragglers. Area: time lost.",
     "workers": f"The slowdown if only this worker were slow. {_SCALE_TEXT} A cross: not measured.",
     "worker-steps": _SCALE_TEXT,
@@ -198,7 +201,7 @@ LEGENDS = {
     "half a step and over. Outlined: to blame.",
 }
 # Naming a worker, a stage or an operation by these would be a guess when fidelity is low.
-_BLAMING = {"workers", "worker-steps", "dp-steps", "stages", "optypes"}
+_BLAMING = {_LOSSES, "workers", "worker-steps", "dp-steps", "stages", "optypes"}
 
 
 def report_figures(
@@ -212,7 +215,8 @@ def report_figures(
         if (figure := _figure(key, result, setting)) is not None
     }
     lead = _leading_chart(result)
-    return {key: found[key] for key in sorted(found, key=lambda key: key != lead)}
+    first = (_LOSSES, lead)
+    return {key: found[key] for key in sorted(found, key=lambda key: key not in first)}
 
 
 def _leading_chart(result: WindowResult) -> str:

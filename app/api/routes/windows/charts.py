@@ -192,7 +192,14 @@ def _steps_around(
 router = ApiRouter("charts")
 
 ChartName = Literal[
-    "workers", "optypes", "stages", "worker-steps", "dp-steps", "waited-for", "lengths"
+    "waterfall",
+    "workers",
+    "optypes",
+    "stages",
+    "worker-steps",
+    "dp-steps",
+    "waited-for",
+    "lengths",
 ]
 
 

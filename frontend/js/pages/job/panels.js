@@ -38,17 +38,24 @@ const ORDERS = {
   steps: ["steps", "workers", "optypes", "stages"],
   waited: ["waited", "workers", "steps", "optypes", "stages"],
 }
-// Over steps, or over as many ranks: these need the whole width.
-const WIDE = new Set(["steps", "ranks", "waited"])
+// Over steps, over as many ranks, or read before all others: these have the whole width.
+const WIDE = new Set(["waterfall", "steps", "ranks", "waited"])
 // A grid of few columns and some rows is best seen in half of it.
 const isSmall = ({ dp_size, pp_size }) => dp_size <= 8 && pp_size >= 4
 
 /** The order of a lead panel; whom the others waited for stands after the workers, else after the lead. */
 function orderOf(lead, result, { pp_size }) {
   const order = ORDERS[lead ?? "workers"].filter((name) => name !== "stages" || pp_size > 1)
-  if (order.includes("waited") || !showsWaits(result)) return order
-  return order.toSpliced(order.indexOf("workers") + 1, 0, "waited")
+  if (!order.includes("waited") && showsWaits(result)) order.splice(order.indexOf("workers") + 1, 0, "waited")
+  return hasLosses(result) ? ["waterfall", ...order] : order
 }
+
+// As in app/charts/job/waterfall.py.
+const MIN_UNEXPLAINED = 0.05
+
+/** Whether there is a loss worth a chart. */
+const hasLosses = ({ fidelity, findings, unexplained }) =>
+  fidelity?.verdict !== "low" && (findings?.some(({ cost }) => cost > 0) || (unexplained?.share ?? 0) >= MIN_UNEXPLAINED)
 
 /** Findings, what to do, then the charts; the one that best shows where the loss is comes first. */
 export class Panels {
@@ -111,11 +118,12 @@ export class Panels {
     if (result?.slowdown) this.lead ??= leadOf(result)
     // Without figures no chart has anything to show: what is known takes its place.
     const order = hasFigures(seen) ? orderOf(this.lead, result, job.parallelism) : []
+    const lead = order.find((name) => name !== "waterfall")
     const isWide = (name) =>
-      WIDE.has(name) || (name === "stages" && name === order[0]) || (name === "workers" && !isSmall(job.parallelism))
+      WIDE.has(name) || (name === "stages" && name === lead) || (name === "workers" && !isSmall(job.parallelism))
     const rows = chartRows(order, isWide)
     for (const [name, card] of Object.entries(cards)) {
-      card.node.classList.toggle("is-lead", name === order[0])
+      card.node.classList.toggle("is-lead", name === lead)
       card.node.classList.toggle(
         "is-half",
         rows.some((row) => row.length > 1 && row.includes(name)),
@@ -191,6 +199,7 @@ export class Panels {
     // Each rank's own clock tells how long it waited: that needs no replay.
     if (shown.has("waited")) cards.waited.load({ "waited-for": `${at}/waited-for${own}` })
     if (isWithheld) return this.withhold(result)
+    if (shown.has("waterfall")) cards.waterfall.load({ waterfall: `${at}/waterfall${own}` })
     const sorted = sort ? `${own ? `${own}&` : "?"}sort=${encodeURIComponent(sort)}` : own
     cards.workers.load({ workers: `${at}/workers${sorted}` })
     cards.optypes.load({ optypes: `${at}/optypes${own}` })
@@ -251,6 +260,11 @@ function jobCards({ parallelism }, { highlight, sortNow, onSort }) {
   const steps = (key, title, explanation, below, legend) =>
     new ChartCard({ key, title, explanation, legend, parts: ["steps", below], highlight })
   return {
+    waterfall: new ChartCard({
+      key: "waterfall",
+      title: "From ideal to recorded",
+      explanation: "what each cause takes of a step",
+    }),
     workers: new ChartCard({
       key: "workers",
       title: "Which worker",

@@ -1,8 +1,12 @@
+from dataclasses import replace
+
 import pytest
+from msgspec import structs
 
 from app.store import hosts, windows
 from app.store.windows import StepRow
 from tests.api.server import KEY, window_record
+from tests.results import finding
 
 pytestmark = pytest.mark.anyio
 
@@ -106,6 +110,18 @@ async def test_every_chart_is_a_complete_figure_or_not_measured(api, theme):
         assert figure["meta"]["table"]["rows"], chart
         answer = await api.client.get(path.format("1-0"))
         assert (answer.status_code, answer.json()["code"]) == (404, "not_measured"), chart
+
+
+async def test_losses_are_drawn_once_a_finding_has_a_cost(api):
+    await api.register()
+    record = window_record(0)
+    api.save_window(record)
+    path = f"{PATH}/windows/1-0/charts/waterfall"
+    assert (await api.client.get(path)).json()["code"] == "not_measured"
+    slow = structs.replace(record.result, findings=(finding(cost=0.2),))
+    api.save_window(replace(record, result=slow, revision=record.revision + 1))
+    rows = (await api.client.get(path)).json()["meta"]["table"]["rows"]
+    assert rows == [["Ideal", "80 %"], ["Slow worker", "20 %"], ["Recorded", "100 %"]]
 
 
 async def test_a_job_without_steps_has_no_step_chart(api):

@@ -1,0 +1,148 @@
+"""From the ideal step to the recorded one: what each cause takes, as a share of the recorded step.
+
+    ideal + each cause - what two of them take at once + what no cause explains = recorded
+
+Costs of causes are measured one by one, so they need not add up: where two lose the same time, it
+counts once here; where both have to be repaired to win it, it is a bar of its own.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+
+from app import formatting
+from app.charts.base.figure import PlotlyFigure, meta, rows_layout
+from app.charts.base.theme import Theme
+from app.result.causes import cause_name, cause_of
+from app.result.finding import Finding
+from app.result.sentence import MIN_UNEXPLAINED_SHARE
+from app.result.window_result import WindowResult
+
+# Two costs of 14 % have so much in common because each is a share of the same step: the ideal's.
+_MIN_JOINT_SHARE = 0.02
+# More causes than this are one bar.
+_MAX_CAUSES = 6
+_ROW_PX = 30
+
+
+@dataclass(frozen=True, slots=True)
+class LossPart:
+    """One row: `share` of the recorded step, below zero where it was counted twice before."""
+
+    label: str
+    share: float
+    colour: str
+    is_guess: bool = False  # not explained: hatched
+
+
+def has_losses(result: WindowResult) -> bool:
+    """Whether there is a loss worth a chart: a cause that costs something, or much unexplained."""
+    return bool(result.slowdown) and bool(_costly(result) or _unexplained(result))
+
+
+def _costly(result: WindowResult) -> list[Finding]:
+    found = (finding for finding in result.findings or () if finding.cost)
+    return sorted(found, key=lambda finding: -(finding.cost or 0.0))
+
+
+def _unexplained(result: WindowResult) -> float:
+    share = 0.0 if result.unexplained is None else result.unexplained.share
+    return share if share >= MIN_UNEXPLAINED_SHARE else 0.0
+
+
+def loss_parts(result: WindowResult, theme: Theme) -> list[LossPart]:
+    """The ideal and all that is lost, in the order in which it adds up to the recorded step.
+
+    Nothing of a result without losses.
+    """
+    if not result.slowdown or not has_losses(result):
+        return []
+    named, unexplained = _costly(result), _unexplained(result)
+    ideal = 1 / result.slowdown
+    for finding in named:
+        if cause_of(finding.cause).is_in_ideal:
+            ideal *= 1 - (finding.cost or 0.0)
+    joint = 1 - ideal - unexplained - sum(finding.cost or 0.0 for finding in named)
+    if abs(joint) < _MIN_JOINT_SHARE and ideal + joint >= 0:
+        ideal, joint = ideal + joint, 0.0
+    return [
+        LossPart("Ideal", ideal, theme.sim),
+        *_of_causes(named, result.job.pp_size, theme),
+        *([LossPart("Counted twice", joint, theme.line2)] if joint < 0 else []),
+        *([LossPart("Only together", joint, theme.lost)] if joint > 0 else []),
+        *([LossPart("Not explained", unexplained, theme.wait, True)] if unexplained else []),
+    ]
+
+
+def _of_causes(named: Sequence[Finding], pp_size: int, theme: Theme) -> Iterator[LossPart]:
+    for finding in named[:_MAX_CAUSES]:
+        is_last = [culprit.stage for culprit in finding.culprits] == [pp_size - 1]
+        name = formatting.upper_first(cause_name(finding.cause, is_last_stage=is_last))
+        yield LossPart(name, finding.cost or 0.0, theme.lost)
+    if rest := named[_MAX_CAUSES:]:
+        cost = sum(finding.cost or 0.0 for finding in rest)
+        yield LossPart(f"{len(rest)} other causes", cost, theme.lost)
+
+
+def waterfall(result: WindowResult, *, theme: Theme) -> PlotlyFigure:
+    """Bars that begin where the one above ends, and the recorded step as the last one."""
+    parts = loss_parts(result, theme)
+    ends = list(accumulate(part.share for part in parts))
+    begins = [0.0, *ends[:-1]]
+    rows = [*parts, LossPart("Recorded", 1.0, theme.rec)]
+    low_ends = [*(min(pair) for pair in zip(begins, ends, strict=True)), 0.0]
+    values = [formatting.percent(row.share) for row in rows]
+    frame = rows_layout(
+        [row.label for row in rows],
+        (0.0, max(1.0, *ends)) if ends else (0.0, 1.0),
+        theme,
+        height_px=_ROW_PX * len(rows) + 20,
+    )
+    return PlotlyFigure(
+        data=[
+            {
+                "type": "bar",
+                "orientation": "h",
+                "base": low_ends,
+                "x": [abs(row.share) for row in rows],
+                "y": list(range(len(rows))),
+                "width": 0.56,
+                "marker": {
+                    "color": [row.colour for row in rows],
+                    "line": {"width": 0},
+                    "pattern": {"shape": ["/" if row.is_guess else "" for row in rows]},
+                },
+                "text": values,
+                "customdata": [row.label for row in rows],
+                "textposition": "outside",
+                "textfont": {"size": 12, "color": theme.ink},
+                "cliponaxis": False,
+                "constraintext": "none",
+                "hovertemplate": "%{customdata}<br><b>%{text}</b> of the step<extra></extra>",
+            }
+        ],
+        layout=frame,
+        meta=meta(
+            _sentence(parts),
+            ["part", "share of the recorded step"],
+            [[row.label, value] for row, value in zip(rows, values, strict=True)],
+            note=_note(parts),
+        ),
+    )
+
+
+def _sentence(parts: list[LossPart]) -> str:
+    if not parts:
+        return "Nothing is lost that a cause would explain."
+    ideal, *losses = parts
+    listed = ", ".join(f"{part.label.lower()} {formatting.percent(part.share)}" for part in losses)
+    return f"Of the recorded step the ideal is {formatting.percent(ideal.share)}: {listed}."
+
+
+def _note(parts: list[LossPart]) -> str:
+    labels = {part.label for part in parts}
+    if "Counted twice" in labels:
+        return "Some causes lose the same time: mending one of them wins less than its bar."
+    if "Only together" in labels:
+        return "Some causes hide each other: that part is won once both are mended."
+    return ""
