@@ -74,7 +74,9 @@ def test_remark_and_headline_name_the_late_rank_alike(server, open_page):
     page = shown(server, open_page, "calm")
     findings = [[], *([finding("gc-pause", culprits=[culprit])] for culprit, _ in NAMED_OR_NOT)]
     on_gpu = result(arrivals={"local_rank": [0, 1, 5, 7]})
-    results = [on_gpu, *(result(findings=found, unexplained_share=0.1) for found in findings)]
+    held_up = result(arrivals={"own_delay_s": [None, 0.1, 0.1, None]})
+    of_findings = (result(findings=found, unexplained_share=0.1) for found in findings)
+    results = [on_gpu, held_up, *of_findings]
     script = """async (results) => {
       const { waitRemarks } = await import("/static/js/components/waits.js")
       return results.map(waitRemarks)
@@ -82,6 +84,7 @@ def test_remark_and_headline_name_the_late_rank_alike(server, open_page):
     said = page.evaluate(script, [shown_result.as_json() for shown_result in results])
     assert said == [remarks(shown_result) for shown_result in results]
     assert "host-2, rank 2 (dp 2, stage 0), GPU 5" in said[0][0]
+    assert "host-1, rank 1 (dp 1, stage 0)" in said[1][0], "rank 2 was held up itself"
 
 
 def test_the_groups_of_a_worker_show_their_late_members(server, open_page, keep):

@@ -5,7 +5,7 @@ The heatmap has milliseconds by rank and step. docs/arrivals.md defines the figu
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -22,7 +22,7 @@ from app.charts.base.figure import (
     row_axis,
 )
 from app.charts.base.heatmap import Floats, heatmap_by_step, row_label
-from app.charts.base.plotly import PlotlyLine
+from app.charts.base.plotly import PlotlyLine, PlotlyTrace
 from app.charts.base.step_axis import StepAxis, StepEvent, event_lines
 from app.charts.base.theme import SCALE_MAX, SCALE_MIN, Theme
 from app.charts.job.step_times import LEFT_PX
@@ -39,7 +39,8 @@ MIN_COVERAGE = 0.6
 class RankWaits:
     """One rank that recorded collectives; times in seconds a step, `share` is of the step.
 
-    `is_culprit` says whether arrivals alone, or some finding, blames it.
+    `is_culprit` says whether arrivals alone, or some finding, blames it; `is_inherited`, that most
+    of the wait for it is none of its own delay: it was held up itself, or is no suspect.
     """
 
     rank: int
@@ -53,6 +54,14 @@ class RankWaits:
     late_share: float
     own_delay_s: float | None
     is_culprit: bool
+    is_inherited: bool
+
+    @property
+    def own_share(self) -> float:
+        """Share of the wait for it that is its own delay; all of it where that is not known."""
+        if self.own_delay_s is None or self.waited_for_s <= 0:
+            return 1.0
+        return min(1.0, max(0.0, self.own_delay_s) / self.waited_for_s)
 
     @property
     def place(self) -> str:
@@ -72,8 +81,15 @@ class RankWaits:
         )
 
 
+# A wait of which less is the rank's own delay is inherited.
+_MIN_OWN_SHARE = 0.5
+
+
 def rank_waits(result: WindowResult) -> list[RankWaits]:
-    """Every rank of the arrivals, most waited for first; empty where there are none."""
+    """Every rank of the arrivals; empty where there are none.
+
+    Those with the longest delay of their own come first, then those that only were held up.
+    """
     arrivals = result.arrivals
     if arrivals is None or not arrivals.rank:
         return []
@@ -86,6 +102,8 @@ def rank_waits(result: WindowResult) -> list[RankWaits]:
         for culprit in named
         if None not in (culprit.dp_rank, culprit.stage) and culprit.local_rank is None
     }
+    # Where no rank's own delay is known, nobody is said to have inherited his.
+    knows_own = any(own_s is not None for own_s in arrivals.own_delay_s)
     rows = [
         RankWaits(
             rank,
@@ -100,10 +118,21 @@ def rank_waits(result: WindowResult) -> list[RankWaits]:
             late_share=arrivals.late_share[at] or 0.0,
             own_delay_s=arrivals.own_delay_s[at],
             is_culprit=rank in ranks or (arrivals.dp_rank[at], arrivals.stage[at]) in workers,
+            is_inherited=False,
         )
         for at, rank in enumerate(arrivals.rank)
     ]
-    return sorted(rows, key=lambda waits: (-waits.waited_for_s, waits.rank))
+    rows = [replace(waits, is_inherited=knows_own and _is_inherited(waits)) for waits in rows]
+    return sorted(
+        rows,
+        key=lambda waits: (waits.is_inherited, -waits.own_share * waits.waited_for_s, waits.rank),
+    )
+
+
+def _is_inherited(waits: RankWaits) -> bool:
+    if waits.is_culprit or waits.waited_for_s <= 0:
+        return False
+    return waits.own_delay_s is None or waits.own_share < _MIN_OWN_SHARE
 
 
 def _culprits(result: WindowResult) -> list[Culprit]:
@@ -218,10 +247,12 @@ def waited_for(
     at: StepAxis | None = None,
     events: Sequence[StepEvent] = (),
 ) -> PlotlyFigure:
-    """Heatmap of milliseconds by rank and step, the ranks most waited for first, culprits outlined.
+    """Heatmap of milliseconds by rank and step, the longest own delay first, culprits outlined.
 
-    `result` has arrivals with their figures by step, for each of its `steps`. Colours go from 0 to
-    half a mean step in every job, so that a colour is the same share of the step everywhere.
+    `result` has arrivals with their figures by step, for each of its `steps`. Colours are of the
+    part that is the rank's own delay, on average, and go from 0 to half a mean step in every job,
+    so that a colour is the same share of the step everywhere. Waits that a rank inherited are
+    hatched.
     """
     steps, by_rank = result.steps, _by_rank(result)
     at = at or StepAxis.over(list(steps))
@@ -237,11 +268,16 @@ def waited_for(
         for row, waits in enumerate(rows)
         if waits.is_culprit
     ]
-    hover = "%{y}, step %{customdata:,}<br>others waited <b>%{z:.3~g} ms</b><extra></extra>"
+    own_ms = values_ms * np.array([waits.own_share for waits in rows]).reshape(-1, 1)
+    hover = (
+        "%{y}, step %{customdata:,}<br>others waited <b>%{z:.3~g} ms</b> for its own delay"
+        "<extra></extra>"
+    )
     return PlotlyFigure(
         data=[
-            heatmap_by_step(steps, values_ms, at, theme, hover)
-            | {"zmin": 0.0, "zmax": _FULL_SHARE * step_ms}
+            heatmap_by_step(steps, own_ms, at, theme, hover)
+            | {"zmin": 0.0, "zmax": _FULL_SHARE * step_ms},
+            *_hatches(rows, at, theme),
         ],
         layout=layout(
             theme,
@@ -256,8 +292,38 @@ def waited_for(
     )
 
 
+def _hatches(rows: Sequence[RankWaits], at: StepAxis, theme: Theme) -> list[PlotlyTrace]:
+    """Hatches over the rows of ranks that inherited their delay."""
+    held_up = [row for row, waits in enumerate(rows) if waits.is_inherited]
+    if not held_up:
+        return []
+    return [
+        {
+            "type": "bar",
+            "orientation": "h",
+            "base": [-0.5] * len(held_up),
+            "x": [at.end + 0.5] * len(held_up),
+            "y": held_up,
+            "width": 1.0,
+            "marker": {
+                "color": "rgba(0,0,0,0)",
+                "line": {"width": 0},
+                "pattern": {
+                    "shape": "/",
+                    "size": 6,
+                    "solidity": 0.3,
+                    "fillmode": "replace",
+                    "fgcolor": theme.wait,
+                    "bgcolor": "rgba(0,0,0,0)",
+                },
+            },
+            "hoverinfo": "skip",
+        }
+    ]
+
+
 def shown_ranks(every: Sequence[RankWaits]) -> list[RankWaits]:
-    """The ranks that have a row, most waited for first: all of few, and of many those that matter.
+    """The ranks that have a row, in their order: all of few, and of many those that matter.
 
     Ranks to blame come before all others.
     """
@@ -290,13 +356,16 @@ def _meta(
     if num_ranks > len(rows):
         of_ranks = f"of {formatting.count(num_ranks)}"
         note = f"The {formatting.count(len(rows))} ranks most waited for, {of_ranks}."
+    if held_up := sum(waits.is_inherited for waits in rows):
+        are = "rank is" if held_up == 1 else "ranks are"
+        note += f" Hatched: {held_up} {are} late because others held them up, or no suspect."
     places = ItemsByAxis(x=at.along)
     if all(waits.dp_rank is not None and waits.stage is not None for waits in rows):
         workers = [[waits.dp_rank or 0, waits.stage or 0] for waits in rows]
         places["y"] = AxisItems(what="worker", items=workers)
     return meta(
         _sentence(rows),
-        ["rank", "place", "host", "mean", "of the step", "late in"]
+        ["rank", "place", "host", "mean", "of the step", "own delay", "late in"]
         + [f"step {formatting.count(step)}" for step in result.steps],
         [_row(waits, values) for waits, values in zip(rows, values_ms, strict=True)],
         note=note,
@@ -314,9 +383,16 @@ def _row(waits: RankWaits, values_ms: Floats) -> list[Cell]:
         None if waits.host is None else f"{waits.host}{gpu}",
         formatting.seconds(waits.waited_for_s),
         formatting.percent(waits.share),
+        own_delay_text(waits),
         formatting.percent(waits.late_share),
         *(formatting.measured(value / 1e3, formatting.seconds) for value in values_ms.tolist()),
     ]
+
+
+def own_delay_text(waits: RankWaits) -> str:
+    """Mean seconds a step of its own delay."""
+    own_s = waits.own_delay_s
+    return "unknown" if own_s is None else formatting.seconds(max(0.0, own_s))
 
 
 def _sentence(rows: Sequence[RankWaits]) -> str:

@@ -12,7 +12,13 @@ from rich.text import Text
 
 from app import formatting
 from app.charts.job.headline import missing_ranks_sentence
-from app.charts.job.waits import RankWaits, has_material_waits, rank_waits, remarks
+from app.charts.job.waits import (
+    RankWaits,
+    has_material_waits,
+    own_delay_text,
+    rank_waits,
+    remarks,
+)
 from app.cli.output import printable
 from app.cli.terminal import plain_table, right_aligned
 from app.cli.terminal.blocks import (
@@ -181,7 +187,7 @@ def wait_lines(result: WindowResult) -> list[RenderableType]:
         Column("rank", no_wrap=True),
         Column("place", no_wrap=True),
         Column("host", overflow="fold"),
-        *right_aligned("waited for", "of step", "times late", "own delay"),
+        *right_aligned("own delay", "waited for", "of step", "times late"),
     ]
     return [
         Text("\nWaited for (mean a step, at collectives)", style="bold"),
@@ -202,15 +208,14 @@ def _others_line(left_out: Sequence[RankWaits]) -> list[Text]:
 def _row(waits: RankWaits) -> list[str]:
     host = printable(waits.host) if waits.host else "unknown"
     gpu = "" if waits.local_rank is None else f", GPU {waits.local_rank}"
-    own_s = waits.own_delay_s
     return [
         str(waits.rank),
         waits.place,
         host + gpu,
+        own_delay_text(waits),
         formatting.seconds(waits.waited_for_s),
         formatting.percent(waits.share),
         formatting.percent(waits.late_share),
-        "unknown" if own_s is None else formatting.seconds(max(0.0, own_s)),
     ]
 
 

@@ -27,7 +27,7 @@ export function waitRemarks({ arrivals, coverage, unexplained, unexplained_share
     late &&
       !isNamed &&
       (!findings?.length || unexplained_share > MATERIAL_SHARE) &&
-      `The other ranks waited for ${place(late)} for ${percent(arrivals.largest_share)} of the step.`,
+      `The other ranks waited for ${place(late)} for ${percent(late.share)} of the step.`,
     unexplained_share > MATERIAL_SHARE &&
       `${percent(unexplained_share)} of the step is waiting that no cause explains.`,
     // Waiting is a part of the loss: both would be said of the same time.
@@ -35,17 +35,26 @@ export function waitRemarks({ arrivals, coverage, unexplained, unexplained_share
   ].filter(Boolean)
 }
 
-/** The rank that the others waited for most, with its worker and host; null where that is little. */
+/**
+ * The rank that the others waited for most because of its own delay, with its worker, host and `share` of the step;
+ * null where the longest wait is little.
+ */
 function lateRank(arrivals) {
   if (!arrivals?.rank?.length || !(arrivals.largest_share > MATERIAL_SHARE)) return null
-  const { waited_for_s } = arrivals
-  const at = waited_for_s.reduce(
-    (most, value_s, index) => ((value_s ?? 0) > (waited_for_s[most] ?? 0) ? index : most),
-    0,
-  )
-  return Object.fromEntries(
-    ["rank", "dp_rank", "stage", "host", "local_rank"].map((name) => [name, arrivals[name][at]]),
-  )
+  const waited_s = arrivals.waited_for_s.map((value_s) => value_s ?? 0)
+  const own_s = waited_s.map((value_s, at) => ownPart(value_s, arrivals.own_delay_s[at], arrivals))
+  const most_s = Math.max(...own_s) > 0 ? own_s : waited_s
+  const at = most_s.indexOf(Math.max(...most_s))
+  const named = ["rank", "dp_rank", "stage", "host", "local_rank"].map((name) => [name, arrivals[name][at]])
+  const share = (waited_s[at] / Math.max(...waited_s)) * arrivals.largest_share
+  return { ...Object.fromEntries(named), share }
+}
+
+/** As in app/charts/job/waits.py: below half of it the delay is inherited; of no suspect it is unknown. */
+function ownPart(waited_s, own_delay_s, arrivals) {
+  if (!arrivals.own_delay_s.some(isKnown)) return waited_s
+  const own_s = Math.min(waited_s, Math.max(0, own_delay_s ?? 0))
+  return own_s < waited_s / 2 ? 0 : own_s
 }
 
 /** Whether a finding's culprit is that rank, its worker, dp rank or stage, or its host. */

@@ -64,6 +64,26 @@ def test_culprits_come_first_and_are_outlined():
     assert outline["line"] == {"color": LIGHT.ink, "width": 2}
 
 
+def test_rank_that_is_late_by_itself_comes_before_those_that_it_held_up():
+    # Rank 1 is waited for longest, and 450 ms of that it waited itself; rank 3 is no suspect.
+    own = {"own_delay_s": [None, 0.05, 0.4, None]}
+    figure = waited_for(result((0.0, 0.5, 0.4, 0.1), culprits=(), arrivals=own), theme=LIGHT)
+    assert rows_of(figure) == ["rank 2", "rank 0", "rank 3", "rank 1"]
+    heat, hatched = figure["data"]
+    assert hatched["y"] == [2, 3]
+    cells = unpacked(heat["z"])
+    assert [cells[0][0], cells[3][0]] == pytest.approx([400.0, 50.0]), "coloured by own delay"
+    assert figure["meta"]["text"].startswith("The others waited for host-2, rank 2")
+    assert "Hatched: 2 ranks are late because others held them up" in figure["meta"]["note"]
+
+
+def test_nobody_inherits_where_no_own_delay_is_known():
+    unknown = {"own_delay_s": [None] * 4}
+    figure = waited_for(result(culprits=(), arrivals=unknown), theme=LIGHT)
+    assert len(figure["data"]) == 1
+    assert rows_of(figure)[0] == "rank 2"
+
+
 def test_ranks_named_by_findings_are_culprits():
     found = finding(culprits=[Culprit(1, 0, rank=1)])
     figure = waited_for(result(culprits=(), findings=[found]), theme=LIGHT)
@@ -79,7 +99,9 @@ def test_sentence_of_waits_names_rank_time_and_share():
         "The others waited for host-2, rank 2 (dp 2, stage 0) for 500 ms a step, 25 % of it."
     )
     assert told["table"]["columns"][-2:] == ["step 10", "step 11"]
-    assert told["table"]["rows"][0][:6] == [2, "dp 2, stage 0", "host-2", "500 ms", "25 %", "100 %"]
+    assert told["table"]["rows"][0][:7] == [
+        2, "dp 2, stage 0", "host-2", "500 ms", "25 %", "500 ms", "100 %"
+    ]  # fmt: skip
     assert told["places"]["y"] == {"what": "worker", "items": [[2, 0], [1, 0], [0, 0], [3, 0]]}
     several = waited_for(result((0.3, 0.4, 0.2), culprits=(0, 1, 2)), theme=LIGHT)["meta"]["text"]
     assert several.endswith("20 % of it, and for 2 more ranks that are to blame.")

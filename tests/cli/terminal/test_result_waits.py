@@ -53,7 +53,7 @@ def headline_lines(**changes: Any) -> list[str]:
 def test_most_waited_for_rank_is_listed_with_worker_and_cost():
     shown = printed_lines(wait_lines(result()))
     assert shown[1] == "Waited for (mean a step, at collectives)"
-    worker, figures = "2 dp 2, stage 0 host-2", "500 ms 23 % 100 % 500 ms"
+    worker, figures = "2 dp 2, stage 0 host-2", "500 ms 500 ms 23 % 100 %"
     assert " ".join(shown[3].split()) == f"{worker} {figures}"
     assert shown[4] == "Ranks spent 17 % of their time waiting for later ones, in 2 collectives."
     assert len(shown) == 5

@@ -112,7 +112,7 @@ async def test_wait_heatmap_covers_the_steps_of_the_step_chart(api):
     assert figure["meta"]["table"]["rows"][0][:3] == [2, "dp 2, stage 0", "host-2"]
     assert figure["meta"]["table"]["rows"][0][-4:] == ["100 ms", "100 ms", "500 ms", "500 ms"]
     several = await got(api, "1-0..1-4/charts/waited-for", theme="dark")
-    assert len(several["meta"]["table"]["columns"]) == 6 + 4
+    assert len(several["meta"]["table"]["columns"]) == 7 + 4
     nothing = await api.client.get(f"{PATH}/1-4/charts/waited-for")
     assert (nothing.status_code, nothing.json()["code"]) == (404, "not_measured")
 
