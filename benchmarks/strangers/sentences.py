@@ -34,7 +34,7 @@ _FACTORS = (
     "times_as_long",
     "ratio",
     "slowdown_for_computations",
-    "block_ratio",
+    "slowdown_against_blocks",
 )
 # A direction that is said to be as fast as others, or slow, differs by at most, or at least, this.
 _AS_FAST = 1.06
@@ -190,7 +190,8 @@ def _directions(text: str, known: Sequence[object]) -> Iterator[str]:
 
 def _steps(finding: Finding, steps: Sequence[int]) -> Iterator[str]:
     shown = finding.evidence.get("steps", ()) or ()
-    text = finding.sentence
+    # A note on the replay counts other steps.
+    text = finding.sentence.partition(". The replay matches")[0]
     if found := _IN_ALL.search(text):
         if int(_number(found[1])) != len(shown) or len(shown) != len(steps):
             yield f"{len(shown)} of {len(steps)} steps show it, the sentence says all {found[1]}"

@@ -101,7 +101,8 @@ def _suspicion(case: Case, found: ExpertLoad, value: float, figures: dict[str, f
     is_sure = by_tokens or found.is_together or found.conserved <= MAX_CONSERVED
     workers = _block_workers(case, found)
     culprits = group_culprits(workers, {}, case.parallelism)
-    fact = _fact_of_block(case, culprits, workers) if workers else _fact(found, by_tokens=by_tokens)
+    slowdown = _slowdown_of(case, workers)
+    fact = _fact_of_block(culprits, slowdown) if workers else _fact(found, by_tokens=by_tokens)
     return Suspicion(
         cause=ExpertImbalance.cause,
         score=value,
@@ -115,7 +116,14 @@ def _suspicion(case: Case, found: ExpertLoad, value: float, figures: dict[str, f
         evidence={
             "optypes": ["forward-compute", "backward-compute"],
             "steps": case.steps[usual_steps(case)].tolist(),
-            **({"dp_ranks": sorted({dp_rank for dp_rank, _ in workers})} if workers else {}),
+            **(
+                {
+                    "dp_ranks": sorted({dp_rank for dp_rank, _ in workers}),
+                    "slowdown_against_blocks": slowdown,
+                }
+                if workers
+                else {}
+            ),
             **figures,
         },
     )
@@ -137,13 +145,19 @@ def _block_workers(case: Case, found: ExpertLoad) -> list[Worker]:
     return [(int(dp_rank), int(stage)) for dp_rank, stage in np.argwhere(uneven)]
 
 
-def _fact_of_block(case: Case, culprits: tuple[Culprit, ...], workers: list[Worker]) -> str:
+def _slowdown_of(case: Case, workers: list[Worker]) -> float:
+    """How many times as long these workers compute as those of the other blocks, on average."""
     levels = expert_levels(case)
-    mean = 1.0 if levels is None else float(np.mean([levels.worker[each] for each in workers]))
+    if levels is None or not workers:
+        return 1.0
+    return float(np.mean([levels.worker[worker] for worker in workers]))
+
+
+def _fact_of_block(culprits: tuple[Culprit, ...], slowdown: float) -> str:
     return (
         f"loads of the experts {ARE} uneven in the expert-parallel block of {names_of(culprits)}: "
-        f"all its ranks {TAKE} longer for the same micro-batches, {as_ratio(mean)} as long as the "
-        "other blocks on average, forward and backward alike"
+        f"all its ranks {TAKE} longer for the same micro-batches, {as_ratio(slowdown)} as long as "
+        "the other blocks on average, forward and backward alike"
     )
 
 

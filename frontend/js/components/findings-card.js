@@ -54,12 +54,23 @@ export function findingsCard(result, page) {
       ? h(
           "ol",
           {},
-          found.map((each) => finding(each, page)),
+          keyed(found).map(([key, each]) => finding(each, { ...page, key, numSteps: result.steps?.length })),
         )
       : h("p", { class: "none" }, nothing(result, page)),
     exceedsLoss(found[0], result) && overLoss(found[0], result),
     waitRemarks(result).map((remark) => h("p", { class: "unexplained" }, tidy(remark))),
   )
+}
+
+/** Findings with a key each: their cause and place and, where one comes again, its number. */
+function keyed(findings) {
+  const seen = new Map()
+  return findings.map((found) => {
+    const key = `${found.cause} ${culpritWords(found.culprits)}`
+    const number = (seen.get(key) ?? 0) + 1
+    seen.set(key, number)
+    return [number > 1 ? `${key} ${number}` : key, found]
+  })
 }
 
 /** Why the leading cause costs more than counts as lost: one sentence, behind a question. */
@@ -99,7 +110,7 @@ function finding(found, page) {
   const isHidden = Number.isFinite(evidence.cost_once_others_are_mended)
   return h(
     "li",
-    { "data-key": `${cause} ${where}` },
+    { "data-key": page.key },
     share(found),
     h(
       "div",
@@ -111,7 +122,7 @@ function finding(found, page) {
         term(causeName(cause, isOfLastStage(culprits, page)), cause),
         where && `: ${where}`,
       ),
-      h("p", {}, against(found) ?? varying(found) ?? timed(said(sentence))),
+      h("p", {}, against(found, page) ?? varying(found) ?? timed(said(sentence))),
       (found.after ?? [])
         .slice(0, MAX_AFTER)
         .map(({ sentence: after }) => h("p", { class: "quiet" }, contained(after))),
@@ -135,23 +146,35 @@ function finding(found, page) {
 }
 
 /** How much longer, compared with what, since when; the title names the culprit, the bar the cost. */
-function against(found) {
+function against(found, { numSteps }) {
   const { cause, evidence, culprits } = found
   const others = OTHERS[cause]?.(evidence)
   const { forward_slowdown: forward, backward_slowdown: backward } = evidence
   if (!others || !Number.isFinite(forward) || !Number.isFinite(backward)) return null
   const whose = culprits.length > 1 ? "The slowest of them: forward" : "Forward"
-  return [`${whose} ${ratio(forward)} and backward ${ratio(backward)} ${others}, `, onsetWords(found), "."]
+  return [`${whose} ${ratio(forward)} and backward ${ratio(backward)} ${others}, `, onsetWords(found, numSteps), "."]
 }
 
-/** Onset and end with their times; children for `h`. */
-export function onsetWords({ onset_step, end_step, onset_at, ended_at, lasted_s, persistence }) {
+/** Onset and end with their times, else in which of the result's steps it shows; children for `h`. */
+export function onsetWords(found, numSteps) {
+  const { onset_step, end_step, onset_at, ended_at, lasted_s } = found
   const began = isKnown(onset_step) && { step: onset_step, at: onset_at }
   const ended = isKnown(end_step) && sinceWhen({ step: end_step, at: ended_at })
   const took = onset_at && ended_at && isKnown(lasted_s) ? [", ", shortDuration(lasted_s)] : []
   if (ended) return began ? ["from ", sinceWhen(began), " to ", ended, took] : ["until ", ended]
   if (began) return ["since ", sinceWhen({ ...began, lasted_s })]
-  return persistence === "transient" ? "in some of the recorded steps" : "in every recorded step"
+  return stepsWords(found, numSteps)
+}
+
+/** "In every recorded step" only where it is so. */
+function stepsWords({ persistence, evidence, seen_in }, numSteps) {
+  const isInSome = persistence === "transient" || seen_in?.windows < seen_in?.of
+  if (isInSome) return "in some of the recorded steps"
+  // Of several windows, the evidence has the steps of the last one.
+  const shown = seen_in ? null : evidence?.steps?.length
+  return shown && numSteps && shown < numSteps
+    ? `in ${whole(shown)} of ${whole(numSteps)} recorded steps`
+    : "in every recorded step"
 }
 
 /** The evidence of uneven sequence lengths; title and bar have the rest. */
@@ -304,6 +327,7 @@ const ROWS = {
   slowdown_against_peers: ["Computes longer than its peers", times],
   slowdown_against_itself: ["Computes longer than before", times],
   slowdown_against_stages: ["Computes longer than the other stages", times],
+  slowdown_against_blocks: ["Computes longer than the other blocks", times],
   slowdown_in_computations: ["Computations, against the other stages", times],
   slowdown_for_computations: ["This operation, for what the stage computes", times],
   slowdowns_against_peers: ["Each, against its peers", list(times)],
