@@ -7,6 +7,7 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 
 from app import formatting
+from tests.browser.waiting import until_handled
 
 
 def card_of(page):
@@ -223,6 +224,7 @@ def test_old_advice_cannot_be_copied_or_tracked_until_the_new_one_comes(stocked,
     expect(card).to_have_attribute("aria-busy", "true")
     expect(copy).to_be_disabled()
     expect(track).to_be_disabled()
+    until_handled(page, held)
     held[0].continue_()
     expect(card).to_have_attribute("aria-busy", "false")
     expect(copy).to_be_enabled()

@@ -5,6 +5,8 @@ from typing import Any
 
 import pytest
 
+from tests.browser.waiting import until_handled
+
 
 def test_on_a_phone_the_pages_are_in_a_menu(server, open_page):
     from playwright.sync_api import expect
@@ -54,8 +56,7 @@ def test_a_broken_event_stream_is_shown_and_resumed(server, open_page):
     page.route("**/api/v1/events*", hold)
     page.evaluate("dispatchEvent(new Event('offline'))")
     expect(live).to_contain_text("Stale since")
-    while not held:
-        page.wait_for_timeout(20)
+    until_handled(page, held)
     assert re.search(r"after=[0-9a-f]+-\d+$", held[0].request.url)
     held[0].continue_()
     expect(live).to_contain_text("Live")

@@ -1,7 +1,7 @@
 """Waiting for a page or a server, long enough for a machine that other processes keep busy."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 from playwright.sync_api import Page
@@ -23,6 +23,15 @@ def until(page: Page, expression: str, arg: Any = None) -> None:
     while not page.evaluate(expression, arg):
         if time.monotonic() > end_s:
             raise AssertionError(f"not true within {PATIENCE_S:.0f} s: {expression}, {arg}")
+        page.wait_for_timeout(_POLL_MS)
+
+
+def until_handled(page: Page, handled: Collection[object]) -> None:
+    """Returns once a handler of the page's requests has put something there."""
+    end_s = time.monotonic() + PATIENCE_S
+    while not handled:
+        if time.monotonic() > end_s:
+            raise AssertionError(f"nothing came within {PATIENCE_S:.0f} s")
         page.wait_for_timeout(_POLL_MS)
 
 
