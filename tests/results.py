@@ -7,7 +7,7 @@ import msgspec
 
 from app.engine.report import Report, report_result
 from app.result.finding import Culprit, Finding
-from app.result.window_result import WindowResult
+from app.result.window_result import Unexplained, WindowResult
 
 HEADER = {"id": "1-4", "epoch": 1, "revision": 1, "state": "complete", "missing": []}
 SIZES = {"tp_size": 1, "vpp_size": 1, "dsp_size": 1, "ep_size": 1}
@@ -69,6 +69,19 @@ _FINDING: dict[str, Any] = {
 }
 
 
+_UNPLACED: dict[str, Any] = {
+    "share_of_loss": None,
+    "optype": None,
+    "share_in_optype": None,
+    "stage": None,
+    "share_in_stage": None,
+    "late_launch_share": 0.0,
+    "stop_share": 0.0,
+    "stop_steps": [],
+    "sentence": None,
+}
+
+
 def result_of(value: Mapping[str, Any]) -> WindowResult:
     """From objects, lists and plain values."""
     return msgspec.convert(value, WindowResult)
@@ -86,6 +99,11 @@ def window_result(**given: Any) -> WindowResult:
 def finding(cause: str = "slow-worker", **given: Any) -> Finding:
     """A finding: dp 1, stage 1 on host-b costs a tenth of the job's time since step 4."""
     return msgspec.convert(_FINDING | {"cause": cause} | _plain(given), Finding)
+
+
+def unexplained(share: float = 0.0, **given: Any) -> Unexplained:
+    """Loss that no finding has, in no place that stands out."""
+    return msgspec.convert(_UNPLACED | {"share": share} | given, Unexplained)
 
 
 def culprit(**given: Any) -> Culprit:

@@ -185,7 +185,7 @@ def balance_experts(case: AdviceCase) -> Fix | NotOffered:
         paste=(Paste("Experts of each expert-parallel rank, as JSON", _as_json(after)),),
         needs=case.restart_needs(),
     )
-    # The loads are what was told, not what was found: neither confidence nor onset are its.
+    # The loads are given, and no finding's: neither confidence nor onset are its.
     return replace(fix, cause=EXPERT_IMBALANCE if case.findings(EXPERT_IMBALANCE) else None)
 
 

@@ -158,10 +158,10 @@ def sampler_code(costs: CostModel | None) -> str:
     Costs only have to be right in proportion: without a fit they are squared lengths.
     """
     if costs is None:
-        return ASSIGN.format(cost="sum(s * s for s in each)")
-    parts = [f"{costs.per_square_s:.4g} * sum(s * s for s in each)"]
+        return ASSIGN.format(cost="sum(s * s for s in sequences)")
+    parts = [f"{costs.per_square_s:.4g} * sum(s * s for s in sequences)"]
     if costs.per_token_s:
-        parts.insert(0, f"{costs.per_token_s:.4g} * sum(each)")
+        parts.insert(0, f"{costs.per_token_s:.4g} * sum(sequences)")
     if costs.fixed_s:
         parts.insert(0, f"{costs.fixed_s:.4g}")
     return ASSIGN.format(cost=" + ".join(parts))

@@ -118,18 +118,18 @@ class Rebuilt:
 def step_s_of_variants(variants: Sequence[Rebuilt]) -> Floats:
     """[variants, steps], seconds, of jobs that differ in durations only; simulated together."""
     first = variants[0]
-    every = [each.drawn for each in variants]
+    every = [variant.drawn for variant in variants]
 
     def joined(name: str) -> Any:
         return np.concatenate([getattr(drawn, name) for drawn in every], axis=-2)
 
     drawn = replace(
         first.drawn,
-        steps=np.concatenate([each.steps for each in every]),
+        steps=np.concatenate([drawn.steps for drawn in every]),
         is_silent=joined("is_silent"),
         weight_share=None if first.drawn.weight_share is None else joined("weight_share"),
         once_s={
-            name: np.concatenate([each.once_s[name] for each in every], axis=-2)
+            name: np.concatenate([drawn.once_s[name] for drawn in every], axis=-2)
             for name in first.drawn.once_s
         },
         **{name: joined(name) for name in _COMPUTED_OR_MOVED},
@@ -177,7 +177,7 @@ class RebuiltPipeline:
         """[pp, steps, dp], seconds that each worker computes of one micro-batch, on average."""
         group = self.group
         rows = np.concatenate(
-            [each.reshape(group.pp_size, -1) for each in self.recorded.rows.values()], axis=1
+            [rows.reshape(group.pp_size, -1) for rows in self.recorded.rows.values()], axis=1
         )
         total_s = np.stack([group.durations.recorded_s[of].sum(axis=0) for of in rows])
         by_lane = total_s.reshape(group.pp_size, group.dp_size, -1).transpose(0, 2, 1)
@@ -335,7 +335,7 @@ def rebuilt_pipeline(groups: Sequence[Replayer]) -> RebuiltPipeline | NotRebuilt
 
 def no_once_delays(once_s: dict[str, Floats], pp_size: int) -> dict[str, Floats]:
     """`once_delay_s` of these durations, with every operation launched as soon as it can be."""
-    return {name: np.zeros((pp_size, each.shape[1], 1, 1)) for name, each in once_s.items()}
+    return {name: np.zeros((pp_size, step_s.shape[1], 1, 1)) for name, step_s in once_s.items()}
 
 
 def _no_delay(computation_s: Floats) -> Floats:

@@ -51,7 +51,7 @@ class StageCosts:
 
     @property
     def embedding_layers(self) -> float | None:
-        """Layers that cost as much as the embedding; None if it cannot be told from layers."""
+        """Layers that cost as much as the embedding; None where the record does not show them."""
         return self._beyond_layers(0) if self.layers.size > 2 else None
 
     @property

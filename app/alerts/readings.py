@@ -153,8 +153,10 @@ def _slowdowns_by_host(rule: Rule, facts: WindowFacts) -> _Values | None:
 
 
 def _finding_of_optype(facts: WindowFacts, optype: str) -> Finding | None:
-    findings = facts.findings or ()
-    return next((each for each in findings if optype in each.evidence.get("optypes", ())), None)
+    named = (
+        finding for finding in facts.findings or () if optype in finding.evidence.get("optypes", ())
+    )
+    return next(named, None)
 
 
 def _matching_subjects(pattern: str, values: _Values) -> _Values:

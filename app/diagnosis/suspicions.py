@@ -231,7 +231,7 @@ def culprits_that_cost(
     of_all = range(number)
     if not 1 < number <= MAX_CULPRITS:
         return of_all
-    others = [repair([each for each in of_all if each != at]) for at in of_all]
+    others = [repair([other for other in of_all if other != at]) for at in of_all]
     all_repaired_s, *one_left_s = _mean_step_s(case, [repair(of_all), *others])
     costs = [1.0 - all_repaired_s / left_s for left_s in one_left_s]
     kept = [at for at, cost in enumerate(costs) if cost >= MIN_CULPRIT_COST]
@@ -245,7 +245,7 @@ def culprits_that_cost(
 
 def _mean_step_s(case: Case, repairs: Sequence[Repair]) -> list[float]:
     """Mean seconds of a step with each of these repairs alone."""
-    return [float(each.mean()) for each in step_times_with(case, repairs)]
+    return [float(step_s.mean()) for step_s in step_times_with(case, repairs)]
 
 
 def step_times_delayed(case: Case, delays: Repair) -> Floats:

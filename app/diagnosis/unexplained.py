@@ -61,8 +61,11 @@ def unexplained_loss(
     of_loss = min(1.0, max(0.0, rest_s / loss_s)) if loss_s > 0 else None
     late_share = max(0.0, min(share, float(late_s[steps].mean()) / total_s))
     stop_steps = tuple(int(case.steps[stop.at]) for stop in stops)
+    # Stops of all workers that no finding has are in the ideal's means and in the rest.
+    ideal_share = (ideal_s - stop_s + gap_s) / total_s
     found = Unexplained(
         share=share,
+        ideal_share=min(1.0, max(0.0, ideal_share)),
         share_of_loss=of_loss,
         optype=None,
         share_in_optype=None,

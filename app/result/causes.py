@@ -40,10 +40,10 @@ class Cause:
     `nobody` is said in place of culprits where there are none, with a note. `is_in_host` is one of
     a host or its network connection, `is_of_transfers` of transfers between workers;
     `delays_worker` is one that makes a worker late by itself. Where `names_stops`, the evidence's
-    steps are those of stops. One that `is_in_ideal` takes time from all steps alike, or between
-    them: the ideal step has it as well. Of causes that are `confused_with` each other, and lose the
-    same time, one is dropped. `question` is what the page suggests to ask, by the edits `asks`; ""
-    where it depends on the culprits, or there is none.
+    steps are those of stops, and `is_between_steps` is one whose cost is a share of all time. Of
+    causes that are `confused_with` each other, and lose the same time, one is dropped. `question`
+    is what the page suggests to ask, by the edits `asks`; "" where it depends on the culprits, or
+    there is none.
     """
 
     name: str
@@ -57,7 +57,7 @@ class Cause:
     is_of_transfers: bool = False
     delays_worker: bool = False
     names_stops: bool = False
-    is_in_ideal: bool = False
+    is_between_steps: bool = False
     confused_with: frozenset[str] = frozenset()
     question: str = ""
     asks: WhatIfEdits = ""
@@ -182,7 +182,7 @@ def _rows() -> Iterator[Cause]:
         chart="steps",
         nobody="all workers",
         names_stops=True,
-        is_in_ideal=True,
+        is_between_steps=True,
         confused_with=frozenset((JOB_STOP,)),
     )
     yield Cause(
@@ -202,7 +202,6 @@ def _rows() -> Iterator[Cause]:
         remedy="Computing as fast as before",
         chart="steps",
         nobody="all workers",
-        is_in_ideal=True,
         question="Everything as fast as before",
         asks="as-before",
     )

@@ -293,6 +293,9 @@ def combined_unexplained(results: Sequence[WindowResult]) -> Unexplained | None:
     of_loss = [
         (left.share_of_loss, weight) for left, weight in known if left.share_of_loss is not None
     ]
+    of_ideal = [
+        (left.ideal_share, weight) for left, weight in known if left.ideal_share is not None
+    ]
     joint = replace(
         worst,
         **{
@@ -300,6 +303,7 @@ def combined_unexplained(results: Sequence[WindowResult]) -> Unexplained | None:
             for name in ("share", "late_launch_share", "stop_share")
         },
         share_of_loss=_mean(of_loss, sum(weight for _, weight in of_loss)),
+        ideal_share=_mean(of_ideal, all_s) if len(of_ideal) == len(known) else None,
         stop_steps=tuple(sorted({step for left, _ in known for step in left.stop_steps})),
     )
     return replace(joint, sentence=unexplained_sentence(joint))

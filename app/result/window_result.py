@@ -242,6 +242,13 @@ class Unexplained(Record, kw_only=True, frozen=True):
     """
 
     share: Annotated[Share, Meta(description="Of the step time.")]
+    ideal_share: Annotated[
+        PartOfIt,
+        Meta(
+            description="Of the step time: the ideal after all repairs. With `share` and the costs "
+            "it adds up to 1, but for what two causes both lose; absent in older results."
+        ),
+    ] = None
     share_of_loss: Annotated[PartOfIt, Meta(description="Of the loss; null without a loss.")]
     optype: Annotated[
         str | None,

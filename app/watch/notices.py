@@ -29,7 +29,7 @@ class Words(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ServiceNews:
-    """A part of the service that is down, or up again; `began_s` is when receivers were told first.
+    """A part of the service that is down, or up again; `began_s` is that of its first notice.
 
     `repeat` numbers the repetitions of one outage, for receivers that forget it; 0 is the first.
     """
@@ -79,7 +79,7 @@ def consumers_down(down_s: float) -> Words:
 
 
 def consumers_up(told_for_s: float) -> Words:
-    """A consumer works again, so long after people were told first."""
+    """A consumer works again, so long after the first notice of it."""
     return Words(
         "Consumers work again: jobs are analysed and alerts are sent.",
         f"The outage was noticed {formatting.duration(told_for_s)} ago. "
@@ -99,7 +99,7 @@ def backlog_behind(progress: AsOf, now_s: float) -> Words:
 
 
 def backlog_gone(told_for_s: float) -> Words:
-    """Consumers have caught up, so long after people were told first."""
+    """Consumers have caught up, so long after the first notice of it."""
     return Words(
         "Paceline has caught up: states are those of now.",
         f"People were told {formatting.duration(told_for_s)} ago that it was behind. "
@@ -117,7 +117,7 @@ def canary_missing(down_s: float, detail: str | None) -> Words:
 
 
 def canary_found(told_for_s: float) -> Words:
-    """The canary is found again, so long after people were told first."""
+    """The canary is found again, so long after the first notice of it."""
     return Words(
         "The canary is found again: stragglers are recognised.",
         f"The outage was noticed {formatting.duration(told_for_s)} ago.",

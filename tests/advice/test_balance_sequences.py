@@ -126,7 +126,7 @@ def test_lengths_that_were_not_sent_are_asked_for():
     fix = fix_of(balance_sequences(case_of(uneven(job))))
     assert "seq_len_sq=" in fix.needs[0].text
     assert not any("max-seqlen" in each.text for each in fix.paste)
-    assert "[sum(s * s for s in each) for each in lengths]" in fix.paste[0].text
+    assert "[sum(s * s for s in sequences) for sequences in lengths]" in fix.paste[0].text
 
 
 def test_fix_is_not_offered_where_it_does_not_apply():

@@ -1,5 +1,7 @@
 """Whom the others waited for: the heatmap on a job's page, and the groups on a worker's."""
 
+import random
+
 import pytest
 
 from app.charts.job.waits import remarks
@@ -70,13 +72,23 @@ def test_a_job_without_waits_has_no_heatmap_of_waits(server, open_page):
     expect(page.get_by_label("Waited for", exact=True)).to_have_count(0)
 
 
+def drawn_waits(number):
+    """Waits and own delays of four ranks, some zero, unknown, negative or blamed."""
+    draw = random.Random(number)
+    waited_s = tuple(draw.choice([0.0, 0.2, 0.5, 0.9]) for _ in range(4))
+    own_s = [draw.choice([None, None, -0.1, 0.0, 0.1, 0.3, 0.8]) for _ in range(4)]
+    culprits = draw.sample(range(4), draw.choice([0, 0, 1]))
+    return result(waited_s, culprits=culprits, arrivals={"own_delay_s": own_s})
+
+
 def test_remark_and_headline_name_the_late_rank_alike(server, open_page):
     page = shown(server, open_page, "calm")
     findings = [[], *([finding("gc-pause", culprits=[culprit])] for culprit, _ in NAMED_OR_NOT)]
     on_gpu = result(arrivals={"local_rank": [0, 1, 5, 7]})
-    held_up = result(arrivals={"own_delay_s": [None, 0.1, 0.1, None]})
+    held_up = result(culprits=(), arrivals={"own_delay_s": [None, 0.1, 0.1, None]})
+    drawn = [drawn_waits(number) for number in range(300)]
     of_findings = (result(findings=found, unexplained_share=0.1) for found in findings)
-    results = [on_gpu, held_up, *of_findings]
+    results = [on_gpu, held_up, *drawn, *of_findings]
     script = """async (results) => {
       const { waitRemarks } = await import("/static/js/components/waits.js")
       return results.map(waitRemarks)

@@ -3,36 +3,23 @@
 from dataclasses import replace
 from typing import Any
 
-import msgspec
 import pytest
 
 from app.engine.report import analyse
 from app.result.sentence import unexplained_sentence
-from app.result.window_result import Unexplained
 from app.synth.costs import OperationCosts
 from app.synth.faults.sequence_imbalance import ExpertImbalance
 from app.synth.faults.slow_compute import LongLastStage, SlowWorker
 from app.trace.job import Parallelism
 from tests.diagnosis.jobs import diagnosed, findings_of, made, window_of
 from tests.diagnosis.stopped_windows import longer_gaps
+from tests.results import unexplained
 
 QUIET = OperationCosts(noise=0.0, transfer_noise=0.0)
-EVEN: dict[str, Any] = {
-    "share": 0.0,
-    "share_of_loss": None,
-    "optype": None,
-    "share_in_optype": None,
-    "stage": None,
-    "share_in_stage": None,
-    "late_launch_share": 0.0,
-    "stop_share": 0.0,
-    "stop_steps": [],
-    "sentence": None,
-}
 
 
 def sentence_of(**given: Any) -> str | None:
-    return unexplained_sentence(msgspec.convert(EVEN | given, Unexplained))
+    return unexplained_sentence(unexplained(**given))
 
 
 def rest_of(diagnosis):

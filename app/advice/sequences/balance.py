@@ -144,7 +144,7 @@ def assign(lengths, dp_size):
     Call it on every rank with the lengths of the whole global batch, and take item `dp_rank`.
     """
     assert len(lengths) % dp_size == 0, "every dp rank has the same number of micro-batches"
-    cost = [{cost} for each in lengths]
+    cost = [{cost} for sequences in lengths]
     ranks, work = [[] for _ in range(dp_size)], [0.0] * dp_size
     for i in sorted(range(len(cost)), key=lambda i: -cost[i]):
         room = [r for r in range(dp_size) if len(ranks[r]) < len(cost) // dp_size]

@@ -88,7 +88,7 @@ class PlotlyTrace(TypedDict, total=False):
     fillcolor: str
     connectgaps: bool
     cliponaxis: bool
-    text: Sequence[str]
+    text: Sequence[str] | Numbers
     textposition: str | Sequence[str]
     textfont: PlotlyFont
     textangle: float

@@ -64,6 +64,11 @@ class RankWaits:
         return min(1.0, max(0.0, self.own_delay_s) / self.waited_for_s)
 
     @property
+    def own_s(self) -> float:
+        """Seconds a step that the others waited for its own delay; 0 of an inherited one."""
+        return 0.0 if self.is_inherited else self.own_share * self.waited_for_s
+
+    @property
     def place(self) -> str:
         """Dp rank and stage, as far as known."""
         axes = (("dp", self.dp_rank), ("stage", self.stage))
@@ -88,7 +93,8 @@ _MIN_OWN_SHARE = 0.5
 def rank_waits(result: WindowResult) -> list[RankWaits]:
     """Every rank of the arrivals; empty where there are none.
 
-    Those with the longest delay of their own come first, then those that only were held up.
+    Those with the longest delay of their own come first, then those that only were held up. The
+    page names the late rank by the same order (waits.js).
     """
     arrivals = result.arrivals
     if arrivals is None or not arrivals.rank:
@@ -102,7 +108,7 @@ def rank_waits(result: WindowResult) -> list[RankWaits]:
         for culprit in named
         if None not in (culprit.dp_rank, culprit.stage) and culprit.local_rank is None
     }
-    # Where no rank's own delay is known, nobody is said to have inherited his.
+    # Where no rank's own delay is known, no delay counts as inherited.
     knows_own = any(own_s is not None for own_s in arrivals.own_delay_s)
     rows = [
         RankWaits(
@@ -123,10 +129,7 @@ def rank_waits(result: WindowResult) -> list[RankWaits]:
         for at, rank in enumerate(arrivals.rank)
     ]
     rows = [replace(waits, is_inherited=knows_own and _is_inherited(waits)) for waits in rows]
-    return sorted(
-        rows,
-        key=lambda waits: (waits.is_inherited, -waits.own_share * waits.waited_for_s, waits.rank),
-    )
+    return sorted(rows, key=lambda waits: (-waits.own_s, -waits.waited_for_s, waits.rank))
 
 
 def _is_inherited(waits: RankWaits) -> bool:
@@ -270,13 +273,14 @@ def waited_for(
     ]
     own_ms = values_ms * np.array([waits.own_share for waits in rows]).reshape(-1, 1)
     hover = (
-        "%{y}, step %{customdata:,}<br>others waited <b>%{z:.3~g} ms</b> for its own delay"
-        "<extra></extra>"
+        "%{y}, step %{customdata:,}<br>others waited <b>%{text:.3~g} ms</b><br>"
+        "of it for its own delay: %{z:.3~g} ms or less<extra></extra>"
     )
+    waited = heatmap_by_step(steps, values_ms, at, theme, hover)["z"]
     return PlotlyFigure(
         data=[
             heatmap_by_step(steps, own_ms, at, theme, hover)
-            | {"zmin": 0.0, "zmax": _FULL_SHARE * step_ms},
+            | {"text": waited, "zmin": 0.0, "zmax": _FULL_SHARE * step_ms},
             *_hatches(rows, at, theme),
         ],
         layout=layout(
@@ -355,7 +359,8 @@ def _meta(
     note = ""
     if num_ranks > len(rows):
         of_ranks = f"of {formatting.count(num_ranks)}"
-        note = f"The {formatting.count(len(rows))} ranks most waited for, {of_ranks}."
+        shown = formatting.count(len(rows))
+        note = f"{shown} {of_ranks} ranks: the longest own delays, then the longest waits."
     if held_up := sum(waits.is_inherited for waits in rows):
         are = "rank is" if held_up == 1 else "ranks are"
         note += f" Hatched: {held_up} {are} late because others held them up, or no suspect."

@@ -2,8 +2,9 @@
 
     ideal + each cause - what two of them take at once + what no cause explains = recorded
 
-Costs of causes are measured one by one, so they need not add up: where two lose the same time, it
-counts once here; where both have to be repaired to win it, it is a bar of its own.
+The ideal is that after all repairs (`Unexplained.ideal_share`). Costs of causes are measured one by
+one, so several need not add up: time that two of them lose counts once here, and what only both
+repairs win is a bar of its own.
 """
 
 from collections.abc import Iterator, Sequence
@@ -18,7 +19,7 @@ from app.result.finding import Finding
 from app.result.sentence import MIN_UNEXPLAINED_SHARE
 from app.result.window_result import WindowResult
 
-# Two costs of 14 % have so much in common because each is a share of the same step: the ideal's.
+# A smaller difference between costs one by one and together is that of means over other steps.
 _MIN_JOINT_SHARE = 0.02
 # More causes than this are one bar.
 _MAX_CAUSES = 6
@@ -36,18 +37,19 @@ class LossPart:
 
 
 def has_losses(result: WindowResult) -> bool:
-    """Whether there is a loss worth a chart: a cause that costs something, or much unexplained."""
-    return bool(result.slowdown) and bool(_costly(result) or _unexplained(result))
+    """Whether there is a loss worth a chart: a cause that costs something, or much unexplained.
+
+    As `hasLosses` of the page (panels.js). Not where figures are withheld.
+    """
+    rest = result.unexplained
+    if rest is None or rest.ideal_share is None or result.fidelity.verdict == "low":
+        return False
+    return bool(_costly(result)) or rest.share >= MIN_UNEXPLAINED_SHARE
 
 
 def _costly(result: WindowResult) -> list[Finding]:
-    found = (finding for finding in result.findings or () if finding.cost)
+    found = (finding for finding in result.findings or () if (finding.cost or 0.0) > 0)
     return sorted(found, key=lambda finding: -(finding.cost or 0.0))
-
-
-def _unexplained(result: WindowResult) -> float:
-    share = 0.0 if result.unexplained is None else result.unexplained.share
-    return share if share >= MIN_UNEXPLAINED_SHARE else 0.0
 
 
 def loss_parts(result: WindowResult, theme: Theme) -> list[LossPart]:
@@ -55,46 +57,60 @@ def loss_parts(result: WindowResult, theme: Theme) -> list[LossPart]:
 
     Nothing of a result without losses.
     """
-    if not result.slowdown or not has_losses(result):
+    rest = result.unexplained
+    if not has_losses(result) or rest is None or rest.ideal_share is None:
         return []
-    named, unexplained = _costly(result), _unexplained(result)
-    ideal = 1 / result.slowdown
-    for finding in named:
-        if cause_of(finding.cause).is_in_ideal:
-            ideal *= 1 - (finding.cost or 0.0)
-    joint = 1 - ideal - unexplained - sum(finding.cost or 0.0 for finding in named)
-    if abs(joint) < _MIN_JOINT_SHARE and ideal + joint >= 0:
+    named = _costly(result)
+    within = [_cost(finding) for finding in named if not _is_between(finding)]
+    # What lies between steps is a share of all time, and all else one of the steps.
+    of_steps = max(0.0, 1 - sum(_cost(finding) for finding in named if _is_between(finding)))
+    ideal, unexplained = rest.ideal_share, rest.share
+    joint = 1 - ideal - unexplained - sum(within)
+    if len(named) < 2 or abs(joint) < _MIN_JOINT_SHARE:
         ideal, joint = ideal + joint, 0.0
+    if unexplained < _MIN_JOINT_SHARE:
+        ideal, unexplained = ideal + unexplained, 0.0
+    ideal, joint, unexplained = of_steps * ideal, of_steps * joint, of_steps * unexplained
     return [
         LossPart("Ideal", ideal, theme.sim),
-        *_of_causes(named, result.job.pp_size, theme),
+        *_of_causes(named, of_steps, result.job.pp_size, theme),
         *([LossPart("Counted twice", joint, theme.line2)] if joint < 0 else []),
         *([LossPart("Only together", joint, theme.lost)] if joint > 0 else []),
         *([LossPart("Not explained", unexplained, theme.wait, True)] if unexplained else []),
     ]
 
 
-def _of_causes(named: Sequence[Finding], pp_size: int, theme: Theme) -> Iterator[LossPart]:
-    for finding in named[:_MAX_CAUSES]:
+def _cost(finding: Finding) -> float:
+    return finding.cost or 0.0
+
+
+def _is_between(finding: Finding) -> bool:
+    return cause_of(finding.cause).is_between_steps
+
+
+def _of_causes(
+    named: Sequence[Finding], of_steps: float, pp_size: int, theme: Theme
+) -> Iterator[LossPart]:
+    shares = [_cost(finding) * (1 if _is_between(finding) else of_steps) for finding in named]
+    for finding, share in zip(named[:_MAX_CAUSES], shares, strict=False):
         is_last = [culprit.stage for culprit in finding.culprits] == [pp_size - 1]
         name = formatting.upper_first(cause_name(finding.cause, is_last_stage=is_last))
-        yield LossPart(name, finding.cost or 0.0, theme.lost)
-    if rest := named[_MAX_CAUSES:]:
-        cost = sum(finding.cost or 0.0 for finding in rest)
-        yield LossPart(f"{len(rest)} other causes", cost, theme.lost)
+        yield LossPart(name, share, theme.lost)
+    if rest := shares[_MAX_CAUSES:]:
+        yield LossPart(f"{len(rest)} other causes", sum(rest), theme.lost)
 
 
 def waterfall(result: WindowResult, *, theme: Theme) -> PlotlyFigure:
     """Bars that begin where the one above ends, and the recorded step as the last one."""
     parts = loss_parts(result, theme)
     ends = list(accumulate(part.share for part in parts))
-    begins = [0.0, *ends[:-1]]
+    begins = [0.0, *ends][: len(ends)]
     rows = [*parts, LossPart("Recorded", 1.0, theme.rec)]
     low_ends = [*(min(pair) for pair in zip(begins, ends, strict=True)), 0.0]
     values = [formatting.percent(row.share) for row in rows]
     frame = rows_layout(
         [row.label for row in rows],
-        (0.0, max(1.0, *ends)) if ends else (0.0, 1.0),
+        (min([0.0, *ends]), max([1.0, *ends])),
         theme,
         height_px=_ROW_PX * len(rows) + 20,
     )
@@ -133,7 +149,7 @@ def waterfall(result: WindowResult, *, theme: Theme) -> PlotlyFigure:
 
 def _sentence(parts: list[LossPart]) -> str:
     if not parts:
-        return "Nothing is lost that a cause would explain."
+        return "No loss is known that a cause would explain."
     ideal, *losses = parts
     listed = ", ".join(f"{part.label.lower()} {formatting.percent(part.share)}" for part in losses)
     return f"Of the recorded step the ideal is {formatting.percent(ideal.share)}: {listed}."

@@ -1,10 +1,11 @@
-"""Which causes are known, and how is each detected? One file per cause.
+"""Which causes are known, and how is each detected? A class a cause, in files of one idea.
 
 Read `slow_worker.py` first, as an example. A file that is put here is found by itself.
 Imported by: diagnosis.
 """
 
 from importlib import import_module
+from inspect import isabstract
 from pkgutil import iter_modules
 
 from app.diagnosis.detector import Detector
@@ -33,4 +34,5 @@ def _subclasses() -> list[type[Detector]]:
     found = Detector.__subclasses__()
     for kind in found:  # what is appended comes in its turn
         found += kind.__subclasses__()
-    return [kind for kind in found if kind.__module__.startswith(f"{__name__}.")]
+    own = dict.fromkeys(kind for kind in found if kind.__module__.startswith(f"{__name__}."))
+    return [kind for kind in own if not isabstract(kind)]

@@ -150,8 +150,8 @@ class _Hit:
     @property
     def optypes(self) -> list[str]:
         """The op types in which it is slow."""
-        own = [each.optype for each in self.operations] or [FORWARD, BACKWARD]
-        return own + [each.optype for each in self.once]
+        own = [operation.optype for operation in self.operations] or [FORWARD, BACKWARD]
+        return own + [operation.optype for operation in self.once]
 
     @property
     def ratio(self) -> float:
@@ -263,14 +263,14 @@ def _slow_in_both(
     hit = [int(at) for at in order if likely[at] >= MIN_SCORE]
     if not hit:
         return []
-    once = [each for each in slow_operations(case) if each.optype not in (FORWARD, BACKWARD)]
+    once = [slow for slow in slow_operations(case) if slow.optype not in (FORWARD, BACKWARD)]
     return [
         _Hit(
             at,
             found,
             float(likely[at]),
             bool(has_support[at]),
-            once=tuple(each for each in once if each.is_slow[at]),
+            once=tuple(slow for slow in once if slow.is_slow[at]),
         )
         for at in _worth_naming(found, hit)
     ]
@@ -295,15 +295,15 @@ def _slow_in_some(case: Case, is_left_out: NDArray[np.bool_]) -> list[_Hit]:
     """Workers that are slow in one type of operation or two alone, the worst first."""
     found = []
     operations = slow_operations(case)
-    slow = [np.flatnonzero(each.is_slow & ~is_left_out) for each in operations]
+    slow = [np.flatnonzero(operation.is_slow & ~is_left_out) for operation in operations]
     values = {
         slow_type.optype: _scores(slow_type.slowness)
         for slow_type in operations
         if slow_type.is_slow.any()
     }
     for at in np.unique(np.concatenate(slow)).astype(np.int64).tolist() if slow else []:
-        mine = [each for each in operations if each.is_slow[at]]
-        mine.sort(key=lambda each: -each.slowness.stretches.mean[at])
+        mine = [operation for operation in operations if operation.is_slow[at]]
+        mine.sort(key=lambda operation: -operation.slowness.stretches.mean[at])
         value = float(values[mine[0].optype][at])
         found.append(_Hit(at, mine[0].slowness, value, is_supported=True, operations=tuple(mine)))
     return sorted(found, key=lambda hit: -hit.score * hit.ratio)
@@ -326,9 +326,9 @@ def _with_gpu(culprit: Culprit, late: list[LateWorker]) -> Culprit:
     if culprit.dp_rank is None or culprit.stage is None:
         return culprit
     worker = (culprit.dp_rank, culprit.stage)
-    for each in late:
-        if each.is_inside and each.worker == worker:
-            return gpu_culprit(each)
+    for late_worker in late:
+        if late_worker.is_inside and late_worker.worker == worker:
+            return gpu_culprit(late_worker)
     return culprit
 
 
@@ -352,9 +352,9 @@ def _culprits(
 def _arrivals(case: Case, workers: list[Worker]) -> dict[str, Any]:
     """Arrivals' figures of the first of these workers that others wait for."""
     step_s = float(case.report.recorded_s.mean())
-    for each in late_workers(case):
-        if each.worker in workers:
-            return arrivals_evidence(each, each.late.waited_for_s / step_s)
+    for late in late_workers(case):
+        if late.worker in workers:
+            return arrivals_evidence(late, late.late.waited_for_s / step_s)
     return {}
 
 

@@ -48,11 +48,11 @@ def _variance(groups: tuple[Features, ...]) -> Variance:
 
 def _sums_of_squares(duration_s: Floats) -> Floats:
     """[3] between stages, between workers, within a worker; of [dp, pp, items, steps]."""
-    each = duration_s.shape[2] * duration_s.shape[3]
+    per_worker = duration_s.shape[2] * duration_s.shape[3]
     of_worker = duration_s.mean(axis=(2, 3))
     of_stage = of_worker.mean(axis=0)
-    between_stages = each * of_worker.shape[0] * ((of_stage - of_stage.mean()) ** 2).sum()
-    between_workers = each * ((of_worker - of_stage) ** 2).sum()
+    between_stages = per_worker * of_worker.shape[0] * ((of_stage - of_stage.mean()) ** 2).sum()
+    between_workers = per_worker * ((of_worker - of_stage) ** 2).sum()
     total = ((duration_s - of_stage.mean()) ** 2).sum()
     return np.array(
         [between_stages, between_workers, max(0.0, total - between_stages - between_workers)]
@@ -62,9 +62,9 @@ def _sums_of_squares(duration_s: Floats) -> Floats:
 def _optype_share(case: Case) -> dict[str, float]:
     step_s = case.report.optype_step_s
     slowdowns = slowdown(np.array(list(step_s.values())), case.report.ideal_s).tolist()
-    lost = {name: max(0.0, each - 1.0) for name, each in zip(step_s, slowdowns, strict=True)}
+    lost = {name: max(0.0, ratio - 1.0) for name, ratio in zip(step_s, slowdowns, strict=True)}
     total = sum(lost.values())
-    return {name: each / total if total > 0 else 0.0 for name, each in lost.items()}
+    return {name: loss / total if total > 0 else 0.0 for name, loss in lost.items()}
 
 
 # Causes that lengthen transfers, but make no rank late.
@@ -77,7 +77,7 @@ def arrivals_of(case: Case) -> ArrivalsRecord | None:
     found = case.replay.arrivals
     if found is None:
         return None
-    kinds = {each.late.place: each.kind for each in late_workers(case)}
+    kinds = {worker.late.place: worker.kind for worker in late_workers(case)}
     return arrivals_record(found, kinds)
 
 
@@ -105,13 +105,13 @@ def unexplained_share(case: Case, findings: Sequence[Finding]) -> float | None:
         or _is_named(place, findings)
     ]
     if findings:
-        explained += [each.place for each in found.late if not each.is_own]
+        explained += [late.place for late in found.late if not late.is_own]
     left_s = found.lost_without_s(explained).max(axis=0)
     of_all = sum(finding.cost or 0.0 for finding in findings if not finding.culprits)
     step_s = float(case.report.recorded_s.mean())
     share = max(0.0, min(float(left_s.mean()) / step_s, _waited_share(case)) - of_all)
     # A culprit without a finding stays unexplained, even if late together with an explained one.
-    unnamed_s = [each.waited_for_s for each in found.culprits if each.place not in set(explained)]
+    unnamed_s = [late.waited_for_s for late in found.culprits if late.place not in set(explained)]
     if findings and not of_all:
         share = max([share, *(min(1.0, each_s / step_s) for each_s in unnamed_s)])
     return share

@@ -91,9 +91,9 @@ def late_hosts(case: Case) -> list[LateWorker]:
     """Late workers whose host is the reason, above MIN_SHARE of the step."""
     least_s = MIN_SHARE * float(case.report.recorded_s.mean())
     return [
-        each
-        for each in late_workers(case)
-        if each.kind in HOST_DELAYS and each.late.waited_for_s >= least_s
+        worker
+        for worker in late_workers(case)
+        if worker.kind in HOST_DELAYS and worker.late.waited_for_s >= least_s
     ]
 
 
@@ -190,12 +190,12 @@ def wait_cost(case: Case, late: list[LateWorker]) -> WaitCost | None:
     found = case.replay.arrivals
     if found is None or not late:
         return None
-    group = max(late, key=lambda each: each.late.waited_for_s).late.group
-    mine = [each for each in late if each.late.group == group]
-    high_s = _waited_for_s(found, group, [each.late.place for each in mine])
+    group = max(late, key=lambda worker: worker.late.waited_for_s).late.group
+    mine = [worker for worker in late if worker.late.group == group]
+    high_s = _waited_for_s(found, group, [worker.late.place for worker in mine])
     worked = [
         _worked_meanwhile_s(case, (group, place))
-        for place in _peers(found, group, [each.late.place for each in late])
+        for place in _peers(found, group, [worker.late.place for worker in late])
     ]
     waited_s, free_s, unknown_s = (
         np.median(worked, axis=0).tolist() if worked else (high_s, 0.0, 0.0)
@@ -282,4 +282,4 @@ def _overlap_s(
     spent_s = either.until(end_s) - either.until(start_s)
     spent_s -= recorded.until(end_s) - recorded.until(start_s)
     code = template.optype[rows]
-    return {each: float(spent_s[code == each].sum()) for each in dict.fromkeys(code.tolist())}
+    return {kind: float(spent_s[code == kind].sum()) for kind in dict.fromkeys(code.tolist())}

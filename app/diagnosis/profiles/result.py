@@ -291,7 +291,7 @@ def _ruled_out(job: ProfiledJob, found: Causes) -> list[RuledOut]:
     return [*ruled_out, *(RuledOut(*not_shown, insufficient=True) for not_shown in _NOT_SHOWN)]
 
 
-# Each of these has the reason, and whether it only says that the cause cannot be told.
+# Each of these has the reason, and whether it only says that the data do not show the cause.
 
 
 def _no_slow_worker(job: ProfiledJob, found: Causes) -> tuple[str, bool]:

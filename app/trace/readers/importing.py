@@ -35,9 +35,9 @@ class MissingData:
     cost: str
 
 
-def missing_data(*told: tuple[int, str, str]) -> list[MissingData]:
+def missing_data(*omitted: tuple[int, str, str]) -> list[MissingData]:
     """Of (count, what, cost) those of which there are any."""
-    return [MissingData(what, cost) for count, what, cost in told if count]
+    return [MissingData(what, cost) for count, what, cost in omitted if count]
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +160,7 @@ class NameMap:
         self._known = {
             **{name: NameMeaning((code,)) for name, code in codes.items()},
             **{
-                name: NameMeaning(tuple(codes[each] for each in types))
+                name: NameMeaning(tuple(codes[optype] for optype in types))
                 for name, types in known.items()
             },
         }
@@ -201,7 +201,7 @@ class NameMap:
         for regex, code in self._patterns:
             if match := regex.search(name):
                 groups = match.groupdict()
-                numbers = (_number(groups.get(each)) for each in ("mb", "chunk", "step"))
+                numbers = (_number(groups.get(part)) for part in ("mb", "chunk", "step"))
                 return NameMeaning((code,), *numbers)
         return None
 

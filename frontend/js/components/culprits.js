@@ -84,3 +84,14 @@ function runsOf(numbers) {
 }
 
 const runText = (run) => (run.length > 1 ? `${whole(run[0])} to ${whole(run.at(-1))}` : whole(run[0]))
+
+/** A key for each finding: its cause and place and, where these come again, its number. */
+export function keysOf(findings) {
+  const numbers = new Map()
+  return findings.map(({ cause, culprits }) => {
+    const key = `${cause} ${culpritWords(culprits)}`
+    const number = (numbers.get(key) ?? 0) + 1
+    numbers.set(key, number)
+    return number > 1 ? `${key} ${number}` : key
+  })
+}

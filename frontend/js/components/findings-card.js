@@ -16,7 +16,7 @@ import {
   whole,
 } from "../lib/formatting.js"
 import { shortDuration, sinceWhen, timed } from "../lib/times.js"
-import { culpritLinks, culpritWords } from "./culprits.js"
+import { culpritLinks, culpritWords, keysOf } from "./culprits.js"
 import { term } from "./definition.js"
 import { waitRemarks } from "./waits.js"
 
@@ -40,6 +40,7 @@ const SAME = 0.0005
  */
 export function findingsCard(result, page) {
   const found = result.findings ?? []
+  const keys = keysOf(found)
   return h(
     "section",
     { class: "card findings", "data-key": "findings", "aria-label": "Findings" },
@@ -54,23 +55,12 @@ export function findingsCard(result, page) {
       ? h(
           "ol",
           {},
-          keyed(found).map(([key, each]) => finding(each, { ...page, key, numSteps: result.steps?.length })),
+          found.map((each, at) => finding(each, { ...page, key: keys[at], numSteps: result.steps?.length })),
         )
       : h("p", { class: "none" }, nothing(result, page)),
     exceedsLoss(found[0], result) && overLoss(found[0], result),
     waitRemarks(result).map((remark) => h("p", { class: "unexplained" }, tidy(remark))),
   )
-}
-
-/** Findings with a key each: their cause and place and, where one comes again, its number. */
-function keyed(findings) {
-  const seen = new Map()
-  return findings.map((found) => {
-    const key = `${found.cause} ${culpritWords(found.culprits)}`
-    const number = (seen.get(key) ?? 0) + 1
-    seen.set(key, number)
-    return [number > 1 ? `${key} ${number}` : key, found]
-  })
 }
 
 /** Why the leading cause costs more than counts as lost: one sentence, behind a question. */

@@ -6,6 +6,8 @@ import { place } from "./culprits.js"
 // As in app/charts/job/waits.py.
 const MATERIAL_SHARE = 0.05
 const MIN_COVERAGE = 0.6
+// A wait of which less is the rank's own delay is inherited.
+const MIN_OWN_SHARE = 0.5
 
 const percent = (share) => `${roundedPercent(share)} %`
 
@@ -19,7 +21,7 @@ export function showsWaits(result) {
 /** Remarks on waits that no finding explains; with any, "nothing stands out" would be wrong. */
 export function waitRemarks({ arrivals, coverage, unexplained, unexplained_share, findings }) {
   const isLow = Number.isFinite(coverage) && coverage < MIN_COVERAGE
-  const late = lateRank(arrivals)
+  const late = lateRank(arrivals, findings)
   const isNamed =
     late && (findings ?? []).some(({ culprits }) => (culprits ?? []).some((culprit) => names(culprit, late)))
   return [
@@ -37,25 +39,39 @@ export function waitRemarks({ arrivals, coverage, unexplained, unexplained_share
 
 /**
  * The rank that the others waited for most because of its own delay, with its worker, host and `share` of the step;
- * null where the longest wait is little.
+ * null where the longest wait is little. As `rank_waits` of app/charts/job/waits.py orders them.
  */
-function lateRank(arrivals) {
+function lateRank(arrivals, findings) {
   if (!arrivals?.rank?.length || !(arrivals.largest_share > MATERIAL_SHARE)) return null
-  const waited_s = arrivals.waited_for_s.map((value_s) => value_s ?? 0)
-  const own_s = waited_s.map((value_s, at) => ownPart(value_s, arrivals.own_delay_s[at], arrivals))
-  const most_s = Math.max(...own_s) > 0 ? own_s : waited_s
-  const at = most_s.indexOf(Math.max(...most_s))
-  const named = ["rank", "dp_rank", "stage", "host", "local_rank"].map((name) => [name, arrivals[name][at]])
-  const share = (waited_s[at] / Math.max(...waited_s)) * arrivals.largest_share
-  return { ...Object.fromEntries(named), share }
+  const isBlamed = blamed(arrivals, findings)
+  const knowsOwn = arrivals.own_delay_s.some(isKnown)
+  const ranks = arrivals.rank.map((_, at) => {
+    const names = ["rank", "dp_rank", "stage", "host", "local_rank"].map((name) => [name, arrivals[name][at]])
+    const rank = { ...Object.fromEntries(names), waited_s: arrivals.waited_for_s[at] ?? 0 }
+    const own = arrivals.own_delay_s[at]
+    const share = isKnown(own) && rank.waited_s > 0 ? Math.min(1, Math.max(0, own) / rank.waited_s) : 1
+    const isHeldUp = knowsOwn && !isBlamed(rank) && rank.waited_s > 0 && (!isKnown(own) || share < MIN_OWN_SHARE)
+    return { ...rank, own_s: isHeldUp ? 0 : share * rank.waited_s }
+  })
+  const longest_s = Math.max(...ranks.map(({ waited_s }) => waited_s))
+  const [late] = ranks.sort((one, other) => other.own_s - one.own_s || other.waited_s - one.waited_s)
+  return { ...late, share: (late.waited_s / longest_s) * arrivals.largest_share }
 }
 
-/** As in app/charts/job/waits.py: below half of it the delay is inherited; of no suspect it is unknown. */
-function ownPart(waited_s, own_delay_s, arrivals) {
-  if (!arrivals.own_delay_s.some(isKnown)) return waited_s
-  const own_s = Math.min(waited_s, Math.max(0, own_delay_s ?? 0))
-  return own_s < waited_s / 2 ? 0 : own_s
+/** A function that says whether arrivals, or a finding, blame a rank. */
+function blamed({ culprits }, findings) {
+  const named = (findings ?? []).flatMap((finding) => finding.culprits ?? [])
+  const ranks = new Set([...(culprits ?? []), ...named].map(({ rank }) => rank).filter(isKnown))
+  const workers = new Set(
+    named
+      .filter(({ local_rank }) => !isKnown(local_rank))
+      .map(workerOf)
+      .filter(isKnown),
+  )
+  return (rank) => ranks.has(rank.rank) || workers.has(workerOf(rank))
 }
+
+const workerOf = ({ dp_rank, stage }) => (isKnown(dp_rank) && isKnown(stage) ? `${dp_rank}-${stage}` : null)
 
 /** Whether a finding's culprit is that rank, its worker, dp rank or stage, or its host. */
 function names(culprit, late) {

@@ -68,13 +68,22 @@ def test_rank_that_is_late_by_itself_comes_before_those_that_it_held_up():
     # Rank 1 is waited for longest, and 450 ms of that it waited itself; rank 3 is no suspect.
     own = {"own_delay_s": [None, 0.05, 0.4, None]}
     figure = waited_for(result((0.0, 0.5, 0.4, 0.1), culprits=(), arrivals=own), theme=LIGHT)
-    assert rows_of(figure) == ["rank 2", "rank 0", "rank 3", "rank 1"]
+    assert rows_of(figure) == ["rank 2", "rank 1", "rank 3", "rank 0"]
     heat, hatched = figure["data"]
-    assert hatched["y"] == [2, 3]
+    assert hatched["y"] == [1, 2]
     cells = unpacked(heat["z"])
-    assert [cells[0][0], cells[3][0]] == pytest.approx([400.0, 50.0]), "coloured by own delay"
+    assert [cells[0][0], cells[1][0]] == pytest.approx([400.0, 50.0]), "coloured by own delay"
+    assert [row[0] for row in unpacked(heat["text"])] == pytest.approx([400.0, 500.0, 100.0, 0.0])
     assert figure["meta"]["text"].startswith("The others waited for host-2, rank 2")
     assert "Hatched: 2 ranks are late because others held them up" in figure["meta"]["note"]
+
+
+def test_rank_that_nobody_waited_for_is_never_the_late_one():
+    own = {"own_delay_s": [0.0, 0.1, 0.1, None]}
+    held_up = result((0.0, 0.9, 0.8, 0.0), culprits=(), arrivals=own)
+    assert rows_of(waited_for(held_up, theme=LIGHT))[:2] == ["rank 1", "rank 2"]
+    [said] = remarks(held_up)
+    assert said == "The other ranks waited for host-1, rank 1 (dp 1, stage 0) for 45 % of the step."
 
 
 def test_nobody_inherits_where_no_own_delay_is_known():
@@ -116,7 +125,8 @@ def test_thousands_of_ranks_are_cut_to_the_most_waited_for_with_a_note():
     figure = waited_for(many, theme=LIGHT)
     assert len(rows_of(figure)) == MAX_WAIT_ROWS
     assert rows_of(figure)[0] == "rank 7"
-    assert figure["meta"]["note"] == "The 64 ranks most waited for, of 16,384."
+    told = "64 of 16,384 ranks: the longest own delays, then the longest waits."
+    assert figure["meta"]["note"] == told
     assert figure["layout"]["height"] < 900
 
 

@@ -12,7 +12,7 @@ from app.charts.job.sequence_lengths import MicroBatchPairs, lengths
 from app.charts.job.step_times import StepPoint, step_times
 from app.charts.job.window_charts import WINDOW_CHARTS, ChartOptions
 from tests.charts.results import numbers_in, result
-from tests.results import window_result
+from tests.results import unexplained, window_result
 
 NAN = math.nan
 
@@ -23,6 +23,7 @@ WINDOWS = {
     "nothing measured": result([[NAN, NAN]], optype_slowdown={}, stage_share=[None]),
     "wide": result(np.ones((1024, 2)), stage_share=[-0.1, 1.2]),
     "without times": result(stage_compute_s=None, optype_time_s={}),
+    "with losses": result(unexplained=unexplained(0.06, ideal_share=0.65)),
 }
 
 POINTS = [
@@ -70,5 +71,5 @@ def test_plotly_takes_every_figure_with_a_sentence_and_a_whole_table(figure):
 @pytest.mark.parametrize("name", WINDOW_CHARTS)
 def test_a_chart_says_when_a_result_has_nothing_to_draw(name):
     chart = WINDOW_CHARTS[name]
-    assert chart.can_draw(result())
+    assert chart.can_draw(WINDOWS["with losses"])
     assert not chart.can_draw(window_result(steps=[]))

@@ -69,23 +69,23 @@ class ExitOut(ResponseModel):
 @router.post(
     "/jobs/{job_id}/exits", summary="Report how a rank's process ended", responses=refusals(409)
 )
-def report_exit(job_id: JobKey, told: ExitIn, service: ServiceDep) -> ExitOut:
+def report_exit(job_id: JobKey, reported: ExitIn, service: ServiceDep) -> ExitOut:
     """Recorders send this by themselves. A rank's later report replaces its earlier one.
 
     Once all workers have reported, the job has ended: finished, crashed or preempted. If some have
     and nothing more comes for 20 seconds, the others are not waited for. 409 for an older run.
     """
     now_s = service.now_s()
-    texts = {name: _storable(getattr(told, name)) for name in ("host", "error_type", "message")}
-    found = RankExit(**told.model_dump(exclude={"epoch"}) | texts, at_s=now_s)
+    texts = {name: _storable(getattr(reported, name)) for name in ("host", "error_type", "message")}
+    found = RankExit(**reported.model_dump(exclude={"epoch"}) | texts, at_s=now_s)
     with service.store.write() as conn:
-        exits.add(conn, job_id, told.epoch, found)
+        exits.add(conn, job_id, reported.epoch, found)
         job = jobs.get(conn, job_id)
         if job.ended_s is not None:
             end_silences_with_run(conn, service, job_id)
         state = job_state(job, service.processed(conn), service.thresholds)
     service.job_changed(job_id)
-    return ExitOut(job_id=job_of(job_id), epoch=told.epoch, job_state=state)
+    return ExitOut(job_id=job_of(job_id), epoch=reported.epoch, job_state=state)
 
 
 def _storable(text: str | None) -> str | None:

@@ -359,7 +359,8 @@ def _add(spool: OpSpool, piece: TracePiece) -> None:
     ints = piece.ints
     if piece.start_ns is None:
         times = [
-            np.ascontiguousarray(each).view(np.int64) for each in (piece.start_s, piece.duration_s)
+            np.ascontiguousarray(column).view(np.int64)
+            for column in (piece.start_s, piece.duration_s)
         ]
     else:
         times = [piece.start_ns, np.rint(piece.duration_s * 1e9).astype(np.int64)]

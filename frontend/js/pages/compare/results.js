@@ -1,6 +1,6 @@
 /** What two windows differ in: figures, causes, and the slowest workers. */
 
-import { culpritWords, hostHref, workerHref, workerName } from "../../components/culprits.js"
+import { culpritWords, hostHref, keysOf, workerHref, workerName } from "../../components/culprits.js"
 import { term } from "../../components/definition.js"
 import { isOfLastStage, onsetWords } from "../../components/findings-card.js"
 import { statStrip } from "../../components/stat-strip.js"
@@ -104,19 +104,21 @@ export function causesCard({ causes, a, b }) {
     ["A", a],
     ["B", b],
   ].filter(([, side]) => side.not_measured ?? (side.verdict === "low" ? "low" : null))
-  const section = (kind) =>
-    h(
+  const section = (kind) => {
+    const changed = causes.filter(({ change }) => change === kind)
+    const keys = keysOf(changed.map(({ finding }) => finding))
+    const numStages = (kind === "gone" ? a : b).shape.pp_size
+    return h(
       "div",
       { "data-key": kind, class: "changed" },
       h("h3", {}, CHANGES[kind]),
       h(
         "ol",
         {},
-        causes
-          .filter(({ change }) => change === kind)
-          .map((each) => cause(each, (kind === "gone" ? a : b).shape.pp_size)),
+        changed.map((row, at) => cause(row, keys[at], numStages)),
       ),
     )
+  }
   return h(
     "section",
     { class: "card causes", "data-key": "causes", "aria-label": "Causes" },
@@ -132,7 +134,7 @@ export function causesCard({ causes, a, b }) {
   )
 }
 
-function cause({ change, finding, before }, numStages) {
+function cause({ change, finding, before }, key, numStages) {
   const where = culpritWords(finding.culprits)
   const was = before && before.cost !== null ? `, ${percent(before.cost)} on A` : ""
   const cost =
@@ -141,7 +143,7 @@ function cause({ change, finding, before }, numStages) {
       : `${percent(finding.cost)} of the GPU time${change === "gone" ? " on A" : ""}${was}`
   return h(
     "li",
-    { "data-key": `${finding.cause} ${where}` },
+    { "data-key": key },
     h(
       "b",
       {},

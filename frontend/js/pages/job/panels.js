@@ -55,8 +55,9 @@ const MIN_UNEXPLAINED = 0.05
 
 /** Whether there is a loss worth a chart. */
 const hasLosses = ({ fidelity, findings, unexplained }) =>
+  isKnown(unexplained?.ideal_share) &&
   fidelity?.verdict !== "low" &&
-  (findings?.some(({ cost }) => cost > 0) || (unexplained?.share ?? 0) >= MIN_UNEXPLAINED)
+  (findings?.some(({ cost }) => cost > 0) || unexplained.share >= MIN_UNEXPLAINED)
 
 /** Findings, what to do, then the charts; the one that best shows where the loss is comes first. */
 export class Panels {

@@ -1,6 +1,6 @@
 /** Questions that a window's findings suggest, and those that every window has. */
 
-import { culpritWords } from "../../components/culprits.js"
+import { culpritWords, keysOf } from "../../components/culprits.js"
 import { causeOf } from "../../lib/causes.js"
 import { h } from "../../lib/dom.js"
 import { roundedPercent, tidy } from "../../lib/formatting.js"
@@ -27,7 +27,7 @@ const EDITS = {
  * A title also reads well after "with".
  */
 export function suggestions(result) {
-  const found = (result.findings ?? []).map((finding) => ofFinding(finding, result)).filter(Boolean)
+  const found = ofFindings(result.findings ?? [], result)
   const pp = result.job.pp_size
   const last = pp > 1 && !found.some(({ cause }) => cause === "stage-imbalance")
   return [
@@ -79,12 +79,17 @@ export function suggestedCard(all, asked, onPick) {
   )
 }
 
-function ofFinding({ cause, culprits, cost, evidence }, { steps }) {
+function ofFindings(findings, result) {
+  const keys = keysOf(findings)
+  return findings.map((finding, at) => ofFinding(finding, result, keys[at])).filter(Boolean)
+}
+
+function ofFinding({ cause, culprits, cost, evidence }, { steps }, key) {
   const row = causeOf(cause)
   const asked = EDITS[row?.asks]?.({ ...evidence, culprits, steps: some(evidence.steps, steps) })
   if (!asked?.edits.length) return null
   const note = cost === null ? "" : `costs ${roundedPercent(cost)} % of the GPU time`
-  return { key: `${cause} ${culpritWords(culprits)}`, cause, note, title: row.question, ...asked }
+  return { key, cause, note, title: row.question, ...asked }
 }
 
 /** The steps that a change is about; none, which means all, where it is about all of the window's. */
