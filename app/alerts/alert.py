@@ -75,8 +75,9 @@ class Detail(Record, frozen=True):
     """Figures of an alert; None is unknown.
 
     `value` is the figure that the rule is `on`, in its unit. `since_step` is the finding's onset,
-    else the first step of the first window that counted; of a resolved alert, the first step of the
-    window that resolved it. `since_at_s` is the Unix time at which that step started.
+    else the first step of the first window that counted; of a resolved alert, the first step that
+    was well again. `since_at_s` is the Unix time at which that step started. While an alert fires
+    and its last windows were under the threshold, `well_since_step` is the first of these steps.
     `gpu_hours_lost_per_hour` is the cost of the alert's subject.
     """
 
@@ -88,6 +89,8 @@ class Detail(Record, frozen=True):
     num_gpus: int | None = None
     since_step: int | None = None
     since_at_s: float | None = None
+    well_since_step: int | None = None
+    well_since_at_s: float | None = None
     window_id: str | None = None
     blame: Blame | None = None
     fix: SuggestedFix | None = None

@@ -106,7 +106,9 @@ class RuleWindow:
             and subject not in known
             and self.figure.is_sure(self.rule, self.facts, subject)
         ]  # fmt: skip
-        return sorted(over, key=lambda subject: (-self.values[subject], subject))
+        return sorted(
+            over, key=lambda subject: (self._is_over(subject), -self.values[subject], subject)
+        )
 
     def cost(self, subject: str) -> float:
         """Share of the job's GPU time that one of them costs: what rules have in common."""
@@ -123,10 +125,15 @@ class RuleWindow:
             value,
             self.figure.is_sure(self.rule, self.facts, subject),
             self.figure.is_found,
-            finding is not None and finding.end_step is not None,
+            self._is_over(subject),
             structs.replace(self._detail(subject, value, finding), num_named=num_more),
             {**named, **self.figure.labels(self.facts, subject)},
         )
+
+    def _is_over(self, subject: str) -> bool:
+        """Whether its cause was over by the window's end."""
+        finding = self.figure.blame(self.facts, subject)
+        return finding is not None and finding.end_step is not None
 
     def _detail(self, subject: str, value: float | None, found: Finding | None) -> Detail:
         facts = self.facts.shown

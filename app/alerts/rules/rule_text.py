@@ -255,7 +255,9 @@ def _rule(item: Any, place: Place, names: set[str] | None, reader: YamlReader) -
         reader.problems.append((line, "want a rule: name, on and more"))
         return None
     try:
-        said = {key: value for key, value in item.items() if value is not None}
+        said = {key: value for key, value in item.items() if value is not None or key not in _KEYS}
+        if isinstance(labels := said.get("labels"), dict):
+            said["labels"] = {key: "" if value is None else value for key, value in labels.items()}
         given = RuleIn.model_validate(said)
     except ValidationError as refused:
         for error in refused.errors(include_url=False):
@@ -289,6 +291,8 @@ def _problem(error: ErrorDetails, of_rule: Place, reader: YamlReader) -> tuple[i
         wanted = WANTED[key if key in WANTED else f"{top}.*"]
     if error["type"] == UNUSABLE:
         return line, f"{key}: {error['msg']}"
+    if error["type"] == "too_long":
+        return line, f"{key}: too many: want at most {error['ctx']['max_length']}"
     said = f"{key}: {_shortened(given)}: want {wanted}" if given else f"{key}: want {wanted}"
     is_unquoted = error["type"] == "string_type" and isinstance(error["input"], bool | float | int)
     return line, f'{said}: write "{given}" with quotes' if is_unquoted else said

@@ -209,7 +209,25 @@ def _firing(
     below_s = (0.0 if is_new_run else before.below_s) + _below_s(where, at)
     if below_s >= rule.keep_firing_s and (where == "under" or rule.keep_firing_s > 0):
         return AlertStep(None, (*back, Transition("resolved", _detail_at_end(reading, before, at))))
-    return AlertStep(replace(state, num_windows=0, held_s=0.0, below_s=below_s), back)
+    step, at_s = _well_since(before, at)
+    detail = structs.replace(state.detail, well_since_step=step, well_since_at_s=at_s)
+    state = replace(state, detail=detail, num_windows=0, held_s=0.0, below_s=below_s)
+    return AlertStep(state, back)
+
+
+def _well_since(before: AlertState, at: ObservedWindow) -> tuple[int, float | None]:
+    """The first step that is well again, in this window or one before it, and its Unix time.
+
+    It is that after the end of the cause, where that is known: the window may have ended later.
+    """
+    detail, blame = before.detail, before.detail.blame
+    if before.epoch != at.epoch:
+        return at.first_step, at.first_at_s
+    if detail.well_since_step is not None:
+        return detail.well_since_step, detail.well_since_at_s
+    if blame is not None and blame.end_step is not None and blame.end_step < at.first_step:
+        return blame.end_step + 1, blame.end_at_s
+    return at.first_step, at.first_at_s
 
 
 def _below_s(where: ThresholdSide, at: ObservedWindow) -> float:
@@ -218,11 +236,12 @@ def _below_s(where: ThresholdSide, at: ObservedWindow) -> float:
 
 def _detail_at_end(reading: SubjectReading, before: AlertState, at: ObservedWindow) -> Detail:
     """Details at the end, without those of the time before."""
+    step, at_s = _well_since(before, at)
     return structs.replace(
         reading.detail,
         on=before.detail.on,
-        since_step=at.first_step,
-        since_at_s=at.first_at_s,
+        since_step=step,
+        since_at_s=at_s,
         window_id=at.window_id,
     )
 

@@ -314,3 +314,20 @@ def test_any_text_is_read_or_refused(text):
         parse_rules(text)
     except InvalidRules as refused:
         assert refused.problems  # noqa: PT017
+
+
+def test_misspelt_key_without_a_value_is_reported_too():
+    assert "no key 'serverity'" in of_rule("name: a", "on: stalled", "serverity:")[0][1]
+    assert "no key 'x'" in of_rule("name: a", "on: stalled", "x: null")[0][1]
+
+
+def test_label_without_a_text_is_an_empty_one():
+    [rule] = parse_rules("rules:\n  - name: a\n    on: stalled\n    labels: {team: }\n")
+    assert dict(rule.labels) == {"team": ""}
+
+
+def test_list_that_is_too_long_is_said_to_be():
+    names = ", ".join(f"a{number}" for number in range(201))
+    assert of_rule("name: a", "on: stalled", f"inhibits: [{names}]")[0][1] == (
+        "inhibits: too many: want at most 200"
+    )

@@ -6,9 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
 
-from app.alerts.alert import Detail
+from app.alerts.alert import Blame, Detail
 from app.alerts.rules import state_machine
-from app.alerts.rules.state_machine import SubjectReading
+from app.alerts.rules.state_machine import AlertStep, SubjectReading
 from tests.alerts.alert_factories import NOW_S, fresh, look, moment, rule
 from tests.alerts.rules.reference_state_machine import Seen, history
 from tests.example_counts import many
@@ -101,6 +101,32 @@ def test_a_missing_subject_counts_as_below(firing):
     assert (ended.detail.on, ended.detail.value) == (firing.detail.on, None)
     assert ended.detail.slowdown == 1.01, "as it is now"
     assert ended.detail.gpu_hours_lost_per_hour is None
+
+
+def resolved_from(firing, looks):
+    """The details with which it resolves, in windows from the third on, and the state before."""
+    state, last = firing, AlertStep(firing)
+    for number, seen in enumerate(looks, 3):
+        step = by_window(RULE, state, fresh(RULE), seen, moment(number))
+        state, last = step.state or state, step
+    (end,) = last.transitions
+    assert end.kind == "resolved"
+    return end.detail
+
+
+def test_resolved_says_since_when_all_is_well_not_when_that_was_sure(firing):
+    calm = [look(1.0), look(1.0)]  # windows 3 and 4, of steps 24 to 31 and 32 to 39
+    assert resolved_from(firing, calm).since_step == 24
+    again = [look(1.0), look(1.3), *calm]
+    assert resolved_from(firing, again).since_step == 40, "it came back in between"
+
+
+def test_resolved_says_the_end_of_the_cause_where_that_is_known(firing):
+    blame = Blame("slow-worker", "why", 0.2, 0.9, (), end_step=27, end_at_s=NOW_S - 5.0)
+    over = look(1.2, is_over=True)
+    ended_within = replace(over, detail=structs.replace(over.detail, blame=blame))
+    detail = resolved_from(firing, [ended_within, look(1.0), look(1.0)])
+    assert (detail.since_step, detail.since_at_s) == (28, NOW_S - 5.0)
 
 
 def test_trouble_that_comes_and_goes_counts_and_what_is_over_raises_nothing():
