@@ -7,8 +7,7 @@ PostgreSQL that many rows were removed from are vacuumed, so that new rows take 
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable
-from typing import TypeVar
+from collections.abc import Callable
 
 import structlog
 
@@ -22,16 +21,15 @@ from app.store.shrinking.thinning import ThinningDays
 
 log = structlog.get_logger()
 
-_Batch = TypeVar("_Batch")
-
 _FIRST_AFTER_S = 60.0  # not during the start
 _CHECK_EVERY_S = 3600.0
 _TURN_S = 20.0
-_BETWEEN_TURNS_S = 10.0
-# It waits this many times as long as a batch took before the next one, and so long at least:
-# consumers that have a fifth of half a core to spare keep up beside it.
+_BETWEEN_TURNS_S = 40.0
+_BETWEEN_BATCHES_S = 0.1  # lets others write
+# Shrinking is never urgent: it waits this many times as long as a batch took, so that consumers
+# that have a fifth of half a core to spare keep up beside it. Not longer, on a disk that stalls.
 _PAUSE_PER_WORK = 9.0
-_LEAST_PAUSE_S = 0.1
+_LONGEST_PAUSE_S = 2.0
 
 
 class Janitor:
@@ -75,10 +73,12 @@ class Janitor:
         """
         until_s = self._monotonic() + _TURN_S
         removed: Counter[str] = Counter()
-        batches = retention.sweep(self._store, self._usual, self._thinning)
-        is_done = self._work_off(
-            batches, lambda batch: removed.update({batch.kind: batch.number}), stop, until_s
-        )
+        is_done = True
+        for batch in retention.sweep(self._store, self._usual, self._thinning):
+            removed[batch.kind] += batch.number
+            if self._monotonic() >= until_s or stop.wait(_BETWEEN_BATCHES_S):
+                is_done = False
+                break
         if removed:
             log.info(
                 "old rows removed", **{kind.replace(" ", "_"): n for kind, n in removed.items()}
@@ -89,27 +89,16 @@ class Janitor:
 
     def _shrink(self, stop: threading.Event, until_s: float) -> bool:
         """Give free pages of a SQLite file back, in short transactions; False if some are left."""
-        freed_bytes: list[int] = []
-        is_done = self._work_off(
-            give_back_free_pages(self._store), freed_bytes.append, stop, until_s
-        )
-        if freed_bytes:
-            log.info("database file shrunk", freed_bytes=sum(freed_bytes))
-        return is_done
-
-    def _work_off(
-        self,
-        batches: Iterable[_Batch],
-        note: Callable[[_Batch], object],
-        stop: threading.Event,
-        until_s: float,
-    ) -> bool:
-        """Work on one batch after the other, with pauses; False if some may be left."""
+        freed_bytes = 0
+        is_done = True
         began_s = time.perf_counter()
-        for batch in batches:
-            note(batch)
-            pause_s = max(_LEAST_PAUSE_S, _PAUSE_PER_WORK * (time.perf_counter() - began_s))
-            if self._monotonic() >= until_s or stop.wait(pause_s):
-                return False
+        for size_bytes in give_back_free_pages(self._store):
+            freed_bytes += size_bytes
+            pause_s = max(_BETWEEN_BATCHES_S, _PAUSE_PER_WORK * (time.perf_counter() - began_s))
+            if self._monotonic() >= until_s or stop.wait(min(pause_s, _LONGEST_PAUSE_S)):
+                is_done = False
+                break
             began_s = time.perf_counter()
-        return True
+        if freed_bytes:
+            log.info("database file shrunk", freed_bytes=freed_bytes)
+        return is_done

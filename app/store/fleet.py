@@ -110,7 +110,7 @@ _JSON_FIELDS = [(_RUN_FIELDS.index(name), kind) for name, kind in _JSON_KINDS.it
 
 # Most texts are the same at the next request: they need not be decoded again. Values are shared, so
 # nobody may change them.
-@lru_cache(maxsize=8192)
+@lru_cache(maxsize=32_768)
 def _decoded(text: str | None, kind: Any = Any) -> Any:
     return None if text is None else msgspec.json.decode(text, type=kind)
 

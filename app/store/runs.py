@@ -286,7 +286,7 @@ class EndedRun(NamedTuple):
 
 
 def activity(conn: Connection, job_id: str, epoch: int) -> RunActivity:
-    """When a run registered, and when its last data came."""
+    """When a run registered and its last data came, and its last step."""
     query = select(runs.c.registered_s, runs.c.last_data_s, runs.c.last_step)
     return RunActivity(*conn.execute(query.where(*of_run(runs, job_id, epoch))).one())
 

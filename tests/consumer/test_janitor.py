@@ -73,8 +73,8 @@ def test_janitor_sweeps_hourly_and_continues_after_a_full_turn(store):
     ticks = iter([0.0, 30.0, 100.0, 101.0, 102.0, 200.0])
     stop = Stop(4)
     Janitor(store, USUAL, NOT_DUE, monotonic=ticks.__next__).run(stop)
-    between_turns = [wait for wait in stop.waits if wait in (60.0, 10.0, 3600.0)]
-    assert between_turns == [60.0, 10.0, 3600.0]
+    between_turns = [wait for wait in stop.waits if wait in (60.0, 40.0, 3600.0)]
+    assert between_turns == [60.0, 40.0, 3600.0]
     assert num_left(store) == 0
 
 
@@ -91,3 +91,13 @@ def _raising(error):
         raise error
 
     return monotonic
+
+
+def test_shrinking_waits_for_a_multiple_of_its_work_but_not_for_ever(store, monkeypatch):
+    ticks = iter([0.0, 0.05, 0.05, 10.05, 10.05, 10.0501, 10.0501, 11.0])
+    monkeypatch.setattr("app.consumer.janitor.time.perf_counter", ticks.__next__)
+    monkeypatch.setattr("app.consumer.janitor.give_back_free_pages", lambda _: iter([1, 1, 1]))
+    stop = Stop()
+    later = RetentionLimits(raw_days=1000.0, results_days=1000.0)
+    assert Janitor(store, later, NOT_DUE).turn(stop)
+    assert stop.waits == [pytest.approx(0.45), 2.0, 0.1]

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
 from functools import cache
 from operator import attrgetter
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, NamedTuple, Self
 
 from fastapi import Path, Query
 from msgspec import to_builtins
@@ -152,22 +152,31 @@ class ResponseModel(BaseModel):
             if name not in given:
                 for record in records:
                     try:
-                        given[name] = read(record)
+                        given[name] = read.of(record)
                     except AttributeError:
+                        if hasattr(type(record), read.first):  # it has it: its own error
+                            raise
                         continue
                     break
         return cls.model_validate(given)
 
 
+class _Reader(NamedTuple):
+    """How a field is read from a record; `first` is the attribute that its path begins with."""
+
+    first: str
+    of: Callable[[object], object]
+
+
 @cache
-def _readers(model: type[ResponseModel]) -> dict[str, Callable[[object], object]]:
+def _readers(model: type[ResponseModel]) -> dict[str, _Reader]:
     """How each field is read from a record: by its name there, or by the path to it."""
-    named = {name: field.validation_alias or name for name, field in model.model_fields.items()}
-    paths = {
-        name: ".".join(map(str, alias.path)) if isinstance(alias, AliasPath) else str(alias)
-        for name, alias in named.items()
-    }
-    return {name: attrgetter(path) for name, path in paths.items()}
+    paths = {}
+    for name, field in model.model_fields.items():
+        alias = field.validation_alias or name
+        parts = alias.path if isinstance(alias, AliasPath) else [alias]
+        paths[name] = [str(part) for part in parts]
+    return {name: _Reader(path[0], attrgetter(".".join(path))) for name, path in paths.items()}
 
 
 def timestamp(unix_s: float) -> datetime:

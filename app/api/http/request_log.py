@@ -136,7 +136,8 @@ class RefusedJobs:
         """
         path = scope["path"]
         is_data = scope["method"] == "POST" and (path == TRACES_PATH or _DATA.fullmatch(path))
-        if is_data and 200 <= status < 300:
+        # The report of a rank's end needs no queue, nor do spans that wait for their step.
+        if is_data and status == 202 and path.endswith("/ops"):
             self._has_taken = True
         if status not in _FOR_WANT_OF_ROOM or not is_data:
             return

@@ -21,7 +21,7 @@ def defined(code):
     st.lists(st.lists(st.integers(1, 999), min_size=1, max_size=4), min_size=12, max_size=12),
 )
 def test_pasted_assignment_is_the_one_that_is_predicted(dp_size, lengths):
-    assign = defined(ASSIGN.format(cost="0.5 + 2.0 * sum(s * s for s in each)"))["assign"]
+    assign = defined(ASSIGN.format(cost="0.5 + 2.0 * sum(s * s for s in sequences)"))["assign"]
     costs = np.array([0.5 + 2.0 * sum(s * s for s in each) for each in lengths])
     rank_of = longest_first(costs, dp_size)
     expected = [np.flatnonzero(rank_of == rank).tolist() for rank in range(dp_size)]

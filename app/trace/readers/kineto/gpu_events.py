@@ -141,8 +141,8 @@ class ProfileFile(TraceFile):
     @override
     def _takers(self) -> Mapping[int, Taker]:
         # Names repeat. Known to nothing that the file holds: a cycle would keep it in memory.
-        communicates = lru_cache(_MAX_NAMES)(self._communicates)
-        is_kept = lru_cache(_MAX_NAMES)(self._is_kept)
+        communicates = _remembered(self._communicates)
+        is_kept = _remembered(self._is_kept)
         return {
             event_names.KERNEL: partial(self._take_kernel, communicates),
             event_names.COPY: self._take_copy,
@@ -266,6 +266,12 @@ class ProfileFile(TraceFile):
     def _args(self, event: Event) -> _Args:
         raw = bytes(event.args)
         return self._decoded(_ARGS, raw) if raw and raw != b"null" else _Args()
+
+
+def _remembered(answer: Callable[[str], bool]) -> Callable[[str], bool]:
+    """The answer for a name, remembered but for names that nothing keeps at full length."""
+    known = lru_cache(_MAX_NAMES)(answer)
+    return lambda name: known(name) if len(name) <= MAX_NAME_CHARS else answer(name)
 
 
 def _as_rows(values: "array[int]", columns: Sequence[str]) -> Rows:

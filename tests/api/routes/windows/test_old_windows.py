@@ -98,7 +98,9 @@ async def test_every_address_of_an_old_window_answers(old):
     for each in asked:
         answer = await old.client.get(each)
         takes_no_range = answer.status_code == 422 and "does not fit" in answer.text
-        if answer.status_code != 200 and not takes_no_range:
+        # Times between these steps leave the replay of several windows too far from the record.
+        is_withheld = each.endswith("/waterfall") and answer.json().get("code") == "not_measured"
+        if answer.status_code != 200 and not takes_no_range and not is_withheld:
             refused[each] = answer.json()["detail"]
     assert not refused
 

@@ -6,7 +6,7 @@ from msgspec import structs
 from app.store import hosts, windows
 from app.store.windows import StepRow
 from tests.api.server import KEY, window_record
-from tests.results import finding
+from tests.results import finding, unexplained
 
 pytestmark = pytest.mark.anyio
 
@@ -118,7 +118,8 @@ async def test_losses_are_drawn_once_a_finding_has_a_cost(api):
     api.save_window(record)
     path = f"{PATH}/windows/1-0/charts/waterfall"
     assert (await api.client.get(path)).json()["code"] == "not_measured"
-    slow = structs.replace(record.result, findings=(finding(cost=0.2),))
+    rest = unexplained(ideal_share=0.8)
+    slow = structs.replace(record.result, findings=(finding(cost=0.2),), unexplained=rest)
     api.save_window(replace(record, result=slow, revision=record.revision + 1))
     rows = (await api.client.get(path)).json()["meta"]["table"]["rows"]
     assert rows == [["Ideal", "80 %"], ["Slow worker", "20 %"], ["Recorded", "100 %"]]
