@@ -6,7 +6,7 @@ import { behindBar, connectionBar, diskBar, lossyBar, panelFailed } from "./comp
 import { isOver, STATE_WORDS } from "./components/state-icon.js"
 import { topBar } from "./components/top-bar.js"
 import { getSession, isSignedIn, signIn } from "./lib/api.js"
-import { announce, patch } from "./lib/dom.js"
+import { announce, h, patch } from "./lib/dom.js"
 import { connection, onConnection, start as startLive } from "./lib/events.js"
 import { ago, clock, counted, stepRange, whole } from "./lib/formatting.js"
 import { takeSession } from "./lib/session.js"
@@ -27,6 +27,8 @@ const OLD_MS = 30_000
 const OLD_STEPS = 10
 // Where the step time is not known, a step may be long.
 const OLD_UNKNOWN_MS = 300_000
+// A page that draws nothing for so long says that it is loading; most are there sooner.
+const LOADING_AFTER_MS = 400
 let leave = () => {}
 let subject = null
 let signedIn = false
@@ -48,6 +50,7 @@ async function route() {
   drawBar()
   routed += 1
   const mine = routed
+  setTimeout(() => mine === routed && !root.hasChildNodes() && root.append(loading()), LOADING_AFTER_MS)
   try {
     const { render } = await page.load()
     // The reader may have gone on meanwhile.
@@ -62,6 +65,11 @@ async function route() {
     )
   }
   drawBar()
+}
+
+/** Grey lines in place of a page, and in words; the first thing that the page draws takes its place. */
+function loading() {
+  return h("div", { class: "page-loading", role: "status" }, h("p", {}, "Loading\u2026"), h("i"), h("i"), h("i"))
 }
 
 function navigate(event) {

@@ -54,8 +54,17 @@ def test_an_alert_is_silenced_for_a_while_and_the_silence_is_ended(project, on_c
     project.fire("other", "cause", "slow-worker")
     page = on_call().page
     row = region(page, "Alerts of llm-70b").locator(".row")
-    row.get_by_role("button", name="Silence cause on llm-70b").click()
+    silence_it = row.get_by_role("button", name="Silence cause on llm-70b")
+    silence_it.click()
     form = page.get_by_role("form", name="Silence")
+    expect(form.get_by_role("button", name="1 h")).to_be_focused()
+    page.keyboard.press("Escape")
+    expect(form).to_have_count(0)
+    expect(silence_it).to_be_focused()
+    # As by the palette, which finds what a row offers.
+    page.keyboard.press("Control+k")
+    page.keyboard.type("silence cause llm")
+    page.keyboard.press("Enter")
     expect(form.get_by_role("button", name="1 h")).to_be_focused()
     expect(form.locator("summary")).to_have_text(
         "Alerts whose job is llm-70b, rule is cause, subject is slow-worker"

@@ -21,8 +21,8 @@ const PLACES = [
   { kind: "Page", text: "Status", href: "/status" },
   { kind: "Docs", text: "Documentation", href: "/docs" },
 ]
-// What a page offers; a menu's entries are there while it is closed.
-const ACTIONS = "main a.button, main button.button, main .menu-list .item"
+// What a page offers, also for one row, as an alert's Silence; a menu's entries are there while it is closed.
+const ACTIONS = "main a.button, main button.button, main .acts .text-button, main .menu-list .item"
 
 /** Whether the key opens the palette. */
 export const isPaletteKey = (event) =>

@@ -16,6 +16,14 @@ export function h(tag, attributes = {}, ...children) {
   return node
 }
 
+/** A handler of keys: Escape acts, and nothing around it sees the key. */
+export const onEscape = (act) => (event) => {
+  if (event.key !== "Escape") return
+  event.preventDefault()
+  event.stopPropagation()
+  act()
+}
+
 const placed = new WeakMap()
 
 /**

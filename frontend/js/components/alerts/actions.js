@@ -1,7 +1,7 @@
 /** What a reader may do about an active alert: acknowledge, silence, assign it, add a note; and undo it. */
 
 import { send } from "../../lib/api.js"
-import { announce, h, place } from "../../lib/dom.js"
+import { announce, h, onEscape, place } from "../../lib/dom.js"
 import { contained } from "../../lib/formatting.js"
 import { matchersOf } from "./matchers.js"
 import { SilenceForm } from "./silence-form.js"
@@ -195,6 +195,7 @@ class TextForm {
           event.preventDefault()
           onSubmit(this.field.value.trim())
         },
+        onkeydown: onEscape(onClose),
       },
       h("label", {}, h("b", {}, label), this.field),
       this.list,

@@ -1,6 +1,6 @@
 /** The form of a silence: which alerts, for how long, and why. */
 
-import { h, patch } from "../../lib/dom.js"
+import { h, onEscape, patch } from "../../lib/dom.js"
 import { whole } from "../../lib/formatting.js"
 import { segments } from "../buttons.js"
 import { allMatch, MatcherFields, matchersWords } from "./matchers.js"
@@ -35,6 +35,7 @@ export class SilenceForm {
         "data-own": true,
         "aria-label": "Silence",
         onsubmit: (event) => this.submit(event),
+        onkeydown: onEscape(onClose),
       },
       this.frame,
       this.slot,

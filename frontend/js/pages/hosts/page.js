@@ -80,9 +80,26 @@ function content({ answer, error }, acts) {
       "section",
       { class: "card ledger", "aria-label": "Hosts" },
       filters(acts.ask),
-      answer.items.length ? table(answer.items) : none(),
+      hostTables(answer.items),
       answer.next_cursor && showMore(acts.more),
     ),
+  ]
+}
+
+/** Slow hosts in a table, and the others folded below it. */
+function hostTables(hosts) {
+  if (!hosts.length) return none()
+  const slow = hosts.filter(({ jobs }) => jobs)
+  const others = hosts.filter(({ jobs }) => !jobs)
+  return [
+    slow.length > 0 && table(slow),
+    others.length > 0 &&
+      h(
+        "details",
+        { class: "other-hosts", "data-key": "others" },
+        h("summary", {}, `${counted(others.length, "host")} that no finding names`),
+        table(others),
+      ),
   ]
 }
 
