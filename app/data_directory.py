@@ -37,7 +37,7 @@ def make_data_dir(directory: Path) -> None:
     try:
         directory.mkdir(parents=True, exist_ok=True, mode=0o700)
     except (FileExistsError, NotADirectoryError):
-        file = next(each for each in (directory, *directory.parents) if each.is_file())
+        file = next(path for path in (directory, *directory.parents) if path.is_file())
         raise StartUpFailed(
             f"{file} is a file, not a directory: choose another directory with --data-dir or "
             f"{PREFIX}DATA_DIR"

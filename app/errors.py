@@ -31,7 +31,7 @@ PacelineError                500
 ├── WrongHost                421
 ├── InvalidRequest           422   decodable, and wrong
 │   ├── Blocked                    an address that messages must not be sent to
-│   ├── InvalidRules               alert rules, with a line for each thing that is wrong
+│   ├── InvalidRules               alert rules, with the line of each mistake
 │   └── InvalidTrace               a trace that no step can be replayed from
 ├── TooManyRequests          429   try again after `retry_after_s`
 │   ├── NoPlace                    too many of the project's requests are worked on
@@ -92,26 +92,24 @@ class NotFound(PacelineError):
 
     status = 404
     code = "not_found"
+    words: ClassVar[str] = "{}"  # the message, with places for the names
+
+    def __init__(self, *names: str) -> None:
+        super().__init__(self.words.format(*names))
 
 
 class AlertNotFound(NotFound):
     """The project has no such alert, or it is at rest."""
 
     code = "alert_not_found"
-
-    def __init__(self, fingerprint: str) -> None:
-        super().__init__(
-            f"no alert {fingerprint!r} is pending or fires: list them with GET /api/v1/alerts"
-        )
+    words = "no alert {!r} is pending or fires: list them with GET /api/v1/alerts"
 
 
 class AnnotationNotFound(NotFound):
     """The project, or the job, has no such annotation."""
 
     code = "annotation_not_found"
-
-    def __init__(self, annotation_id: str) -> None:
-        super().__init__(f"no annotation {annotation_id!r}: list them with GET /api/v1/annotations")
+    words = "no annotation {!r}: list them with GET /api/v1/annotations"
 
 
 class ShareLinkNotFound(NotFound):
@@ -130,18 +128,14 @@ class DeliveryNotFound(NotFound):
     """The project has no such message."""
 
     code = "delivery_not_found"
-
-    def __init__(self, delivery_id: str) -> None:
-        super().__init__(f"no delivery {delivery_id!r}: list them with GET /api/v1/deliveries")
+    words = "no delivery {!r}: list them with GET /api/v1/deliveries"
 
 
 class ReceiverNotFound(NotFound):
     """The project has no such receiver of alerts."""
 
     code = "endpoint_not_found"
-
-    def __init__(self, receiver_id: str) -> None:
-        super().__init__(f"no receiver {receiver_id!r}: list them with GET /api/v1/receivers")
+    words = "no receiver {!r}: list them with GET /api/v1/receivers"
 
 
 class JobNotFound(NotFound):
@@ -159,36 +153,28 @@ class SilenceNotFound(NotFound):
     """The project has no such silence."""
 
     code = "silence_not_found"
-
-    def __init__(self, silence_id: str) -> None:
-        super().__init__(f"no silence {silence_id!r}: list them with GET /api/v1/silences")
+    words = "no silence {!r}: list them with GET /api/v1/silences"
 
 
 class SessionNotFound(NotFound):
     """The project has no such session, or not one that the caller may see."""
 
     code = "session_not_found"
-
-    def __init__(self, session_id: str) -> None:
-        super().__init__(f"no session {session_id!r}: list them with GET /api/v1/sessions")
+    words = "no session {!r}: list them with GET /api/v1/sessions"
 
 
 class TokenNotFound(NotFound):
     """The project has no such token."""
 
     code = "token_not_found"
-
-    def __init__(self, token_id: str) -> None:
-        super().__init__(f"no token {token_id!r}: list them with GET /api/v1/tokens")
+    words = "no token {!r}: list them with GET /api/v1/tokens"
 
 
 class ViewNotFound(NotFound):
     """The project has no such saved view."""
 
     code = "view_not_found"
-
-    def __init__(self, view_id: str) -> None:
-        super().__init__(f"no saved view {view_id!r}: list them with GET /api/v1/views")
+    words = "no saved view {!r}: list them with GET /api/v1/views"
 
 
 class PictureNotFound(NotFound):
@@ -204,39 +190,30 @@ class FixNotFound(NotFound):
     """The job has no such prediction of a fix."""
 
     code = "fix_not_found"
+    words = "job {0!r} has no predicted fix {1!r}: list them with GET /api/v1/jobs/{0}/fixes"
 
     def __init__(self, job_id: str, fix_id: str) -> None:
-        job = _plain(job_id)
-        super().__init__(
-            f"job {job!r} has no predicted fix {fix_id!r}: "
-            f"list them with GET /api/v1/jobs/{job}/fixes"
-        )
+        super().__init__(_plain(job_id), fix_id)
 
 
 class QuestionNotFound(NotFound):
     """The job has no such saved question."""
 
     code = "question_not_found"
+    words = "job {0!r} has no saved question {1!r}: list them with GET /api/v1/jobs/{0}/what-ifs"
 
     def __init__(self, job_id: str, question_id: str) -> None:
-        job = _plain(job_id)
-        super().__init__(
-            f"job {job!r} has no saved question {question_id!r}: "
-            f"list them with GET /api/v1/jobs/{job}/what-ifs"
-        )
+        super().__init__(_plain(job_id), question_id)
 
 
 class WindowNotFound(NotFound):
     """The job has no such window."""
 
     code = "window_not_found"
+    words = "job {0!r} has no window {1!r}: list them with GET /api/v1/jobs/{0}/windows"
 
     def __init__(self, job_id: str, window_id: str) -> None:
-        job = _plain(job_id)
-        super().__init__(
-            f"job {job!r} has no window {window_id!r}: "
-            f"list them with GET /api/v1/jobs/{job}/windows"
-        )
+        super().__init__(_plain(job_id), window_id)
 
 
 class TooSlow(PacelineError):

@@ -65,9 +65,9 @@ def confidence(share: float) -> str:
 def confidence_figure(share: float) -> str:
     """A confidence beside its label: high, 95 %. As in frontend/js/lib/formatting.js."""
     # Half a percent is rounded up, as in JavaScript.
-    whole = math.floor(100 * share + 0.5)
-    level = next(word for least, word in _CONFIDENCES if whole >= least)
-    return f"{level}, {whole} %"
+    percents = math.floor(100 * share + 0.5)
+    level = next(word for least, word in _CONFIDENCES if percents >= least)
+    return f"{level}, {percents} %"
 
 
 _CONFIDENCES = ((80, "high"), (60, "medium"), (0, "low"))
@@ -244,16 +244,16 @@ def culprit_name(
         for word, number in (("dp", dp_rank), ("stage", stage))
         if number is not None
     )
-    who = rank_words(rank, ranks)
-    who = (f"{who} ({place})" if place else who) if who else place
+    subject = rank_words(rank, ranks)
+    subject = (f"{subject} ({place})" if place else subject) if subject else place
     words = [bidi_isolated(host)] if host is not None else []
     if host is not None and num_workers is not None:
-        hit = f"all {count(num_workers)} of its workers"
-        words = [f"{words[0]} ({', '.join(filter(None, [who, hit]))})"]
-    elif host is not None and who and who == place:
+        slow_workers = f"all {count(num_workers)} of its workers"
+        words = [f"{words[0]} ({', '.join(filter(None, [subject, slow_workers]))})"]
+    elif host is not None and subject and subject == place:
         words = [f"{words[0]} ({place})"]
-    elif who:
-        words.append(who)
+    elif subject:
+        words.append(subject)
     if host is None and names_unknown_host and rank is not None:
         words.append("host not reported")
     if local_rank is not None:
@@ -285,14 +285,14 @@ def ranks(numbers: Sequence[int]) -> str:
 
 def _runs(numbers: Sequence[int]) -> list[list[int]]:
     """Successive numbers together, where there are at least three of them."""
-    found: list[list[int]] = []
+    runs: list[list[int]] = []
     for number in numbers:
-        if found and number == found[-1][-1] + 1:
-            found[-1].append(number)
+        if runs and number == runs[-1][-1] + 1:
+            runs[-1].append(number)
         else:
-            found.append([number])
+            runs.append([number])
     return [
-        part for run in found for part in ([run] if len(run) > 2 else [[number] for number in run])
+        part for run in runs for part in ([run] if len(run) > 2 else [[number] for number in run])
     ]
 
 

@@ -20,7 +20,6 @@ from fastapi import FastAPI
 from typing_extensions import override
 
 from app.addresses import is_loopback
-from app.alerts.guard import SsrfGuard
 from app.api.application import application
 from app.api.http.auth import Authenticator
 from app.api.http.bodies import ProjectRates
@@ -30,7 +29,6 @@ from app.api.http.picture_links import PictureLinkAuth
 from app.api.http.request_log import ApiMetrics
 from app.api.service.demo_switch import DemoSwitch
 from app.api.service.hub import EventHub
-from app.api.service.job_state import StateThresholds
 from app.api.service.replays import ReplayCache, StepViewCache
 from app.api.service.service import (
     GpuPrice,
@@ -44,7 +42,7 @@ from app.diagnosis.warm_up import WarmUp
 from app.engine.memory import release_large_blocks
 from app.errors import StartUpFailed, Unavailable
 from app.ingest.queue import Announcer, Listener, QueueWriter
-from app.ingest.redis.admission import open_writer
+from app.ingest.redis.admission import GuardedWriter
 from app.ingest.redis.events import RedisAnnouncer, RedisListener
 from app.ingest.redis.queue import RedisReader
 from app.ingest.redis.server_checks import refuse_weaknesses
@@ -103,7 +101,7 @@ def create_app(
         monotonic=monotonic,
     )
     replays = ReplayCache(connections.store, settings.bucket())
-    price = settings.gpu_hour_price
+    price, transport = settings.gpu_hour_price, settings.transport()
     service = Service(
         store=connections.store,
         writer=connections.writer,
@@ -112,14 +110,14 @@ def create_app(
         auth=auth,
         picture_links=PictureLinkAuth(connections.store, now_s=now_s, monotonic=monotonic),
         sign_ins=FailureLimit(monotonic),
-        share_failures=FailureLimit(monotonic, what="links"),
+        share_failures=FailureLimit(monotonic, attempts="links"),
         share_audience=settings.share_links,
         registrations=RegistrationCache(
             connections.store, monotonic=monotonic, revise_for_s=settings.revise_for_s
         ),
         replays=replays,
         step_views=StepViewCache(replays),
-        thresholds=StateThresholds(settings.alert_slowdown),
+        alert_slowdown=settings.alert_slowdown,
         metrics=ApiMetrics(),
         status=ServiceStatus(
             connections.store,
@@ -141,12 +139,8 @@ def create_app(
         public_settings=_public_settings(settings),
         demo_switch=DemoSwitch(settings.demo_switch),
         # For addresses of receivers when they are set; this process sends only tests.
-        guard=SsrfGuard(
-            allowed=settings.webhook_allow,
-            allows_http=settings.webhook_allow_http,
-            ports=frozenset(settings.webhook_ports),
-        ),
-        mail=settings.mail_server(),
+        guard=transport.guard,
+        mail=transport.mail,
         metrics_top_jobs=settings.metrics_top_jobs,
         max_batch_rows=settings.max_batch_rows,
         gpu_price=None if price is None else GpuPrice(price, settings.currency),
@@ -263,15 +257,15 @@ def _check_certificate(settings: Settings) -> None:
 def _refuse_lossy(settings: Settings, store: Store) -> None:
     """Refuse to start on a queue or store that may lose data; one that is away is not checked."""
     reader = RedisReader(str(settings.redis_url))
-    found: list[str] = []
+    weaknesses: list[str] = []
     for ask in (reader.weaknesses, partial(durability_weaknesses, store)):
         try:
-            found += ask()
+            weaknesses += ask()
         except Unavailable as error:
             log.warning("not there yet", reason=str(error))
     reader.close()
-    refuse_weaknesses(found, allow_lossy=settings.allow_lossy)
-    for sentence in found:
+    refuse_weaknesses(weaknesses, allow_lossy=settings.allow_lossy)
+    for sentence in weaknesses:
         log.warning("data may be lost, as allowed", reason=sentence)
 
 
@@ -309,7 +303,7 @@ class _Server(uvicorn.Server):
         await super().startup(sockets)
         sys.setswitchinterval(_SWITCH_INTERVAL_S)
         self._acceptor = BurstAcceptor(self._new_connection, tls=self.config.ssl)
-        self._acceptor.start(each for server in self.servers for each in server.sockets)
+        self._acceptor.start(listener for server in self.servers for listener in server.sockets)
         gc.collect()
         gc.freeze()
         gc.set_threshold(*GC_THRESHOLDS)
@@ -350,7 +344,7 @@ def _connect(settings: Settings) -> Connections:
 
     return Connections(
         store=store,
-        writer=open_writer(
+        writer=GuardedWriter(
             settings.redis_url,
             settings.shards,
             allow_lossy=settings.allow_lossy,

@@ -76,17 +76,18 @@ Figures = tuple[Report | None, WindowResult, History | None]
 def _figures(window: Window, history: History, now_s: float | None) -> Figures:
     try:
         window = impute(window)
-        if not window.steps:
-            return None, _not_measured(window, history), None
-        return analysed(window, history, now_s=now_s)
+        if window.steps:
+            return analysed(window, history, now_s=now_s)
     except InvalidTrace as error:
         log.warning("window not analysed", name=window.job.name, reason=str(error))
-        return None, _not_measured(_skipped(window, str(error)), history), None
+        window = _skipped(window, str(error))
     except (ArithmeticError, LookupError, TypeError, ValueError):
         # A bug of Paceline. The operations are kept and the job goes on; the log has the traceback.
         log.exception("window not analysed", name=window.job.name)
-        reason = "Paceline failed to analyse the window: its log says how"
-        return None, _not_measured(_skipped(window, reason), history), None
+        window = _skipped(window, "Paceline failed to analyse the window: its log says how")
+    findings, ruled_out = without_steps(window)
+    result = structs.replace(result_without_figures(window), findings=findings, ruled_out=ruled_out)
+    return None, with_clock_times(result, history.clock()), None
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,9 +113,9 @@ def analysed(
     Raises:
         InvalidTrace: no step can be replayed; the message names the operations.
     """
-    found = analysis_of(prepare(window), history or History(), now_s=now_s)
-    added = None if found.diagnosis is None else found.diagnosis.new_history
-    return found.report, found.result, added
+    analysis = analysis_of(prepare(window), history or History(), now_s=now_s)
+    added = None if analysis.diagnosis is None else analysis.diagnosis.new_history
+    return analysis.report, analysis.result, added
 
 
 def analysis_of(replay: WindowReplay, history: History, *, now_s: float | None = None) -> Analysis:
@@ -122,7 +123,7 @@ def analysis_of(replay: WindowReplay, history: History, *, now_s: float | None =
     report = analyse_replay(replay)
     starts_s = step_starts_s(replay.window, replay.clocks, now_s=now_s)
     recorded_s = dict(zip(replay.steps, report.recorded_s.tolist(), strict=True))
-    own = {
+    step_times = {
         step: (starts_s[step], took_s) for step, took_s in recorded_s.items() if step in starts_s
     }
     try:
@@ -133,12 +134,12 @@ def analysis_of(replay: WindowReplay, history: History, *, now_s: float | None =
         # A bug of Paceline. The figures are still valid, and people on call need them. Raised, it
         # would stop the job's other windows. Out of memory is different: the process must end.
         log.exception("window not diagnosed", name=replay.window.job.name)
-        return Analysis(report, None, with_clock_times(report_result(report), own))
+        return Analysis(report, None, with_clock_times(report_result(report), step_times))
     added = diagnosis.new_history
     started_s = np.array([starts_s.get(step, np.nan) for step in added.steps.tolist()])
     diagnosis = replace(diagnosis, new_history=replace(added, started_s=started_s))
     diagnosed = diagnosis.added_to(report_result(report))
-    result = with_clock_times(diagnosed, history.clock() | own)
+    result = with_clock_times(diagnosed, history.clock() | step_times)
     case = AdviceCase(replay, result, Facts(), diagnosis.repairs)
     return Analysis(report, diagnosis, structs.replace(result, advice=_top_fix(case)))
 
@@ -148,14 +149,14 @@ def _top_fix(case: AdviceCase) -> TopFix | None:
     if case.replay.window.state == "open" or not case.result.findings:
         return None
     try:
-        found = top_fix(case)
+        fix = top_fix(case)
     except MemoryError:
         raise
     except Exception:
         # A bug of Paceline, as above: figures and causes are valid without advice.
         log.exception("window not advised on", name=case.replay.window.job.name)
         return None
-    return None if found is None else fix_record(found)
+    return None if fix is None else fix_record(fix)
 
 
 def advice_case(replay: WindowReplay, facts: Facts) -> AdviceCase:
@@ -164,20 +165,14 @@ def advice_case(replay: WindowReplay, facts: Facts) -> AdviceCase:
     Raises:
         InvalidTrace: its causes cannot be diagnosed; the log says why.
     """
-    found = analysis_of(replay, History())
-    if found.diagnosis is None:
+    analysis = analysis_of(replay, History())
+    if analysis.diagnosis is None:
         raise InvalidTrace("the window's causes could not be diagnosed: the log says why")
-    return AdviceCase(replay, found.result, facts, found.diagnosis.repairs)
-
-
-def _not_measured(window: Window, history: History) -> WindowResult:
-    findings, ruled_out = without_steps(window)
-    result = structs.replace(result_without_figures(window), findings=findings, ruled_out=ruled_out)
-    return with_clock_times(result, history.clock())
+    return AdviceCase(replay, analysis.result, facts, analysis.diagnosis.repairs)
 
 
 def _skipped(window: Window, reason: str) -> Window:
     """The window with all of its steps skipped, for the same reason."""
     skipped = [*window.skipped, *(SkippedStep(step, reason) for step in window.steps)]
-    in_order = tuple(sorted(skipped, key=lambda each: each.step))
-    return replace(window, steps=(), skipped=in_order)
+    in_order = sorted(skipped, key=lambda skipped_step: skipped_step.step)
+    return replace(window, steps=(), skipped=tuple(in_order))

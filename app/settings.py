@@ -505,27 +505,24 @@ class Settings(BaseSettings):
 
         return RetentionLimits(self.keep_raw_days, self.keep_results_days, self.keep_gb)
 
-    @property
-    def disk_marks(self) -> DiskMarks:
-        """What is stored on a disk that fills."""
-        return DiskMarks(
+    def disk_watch(self) -> DiskWatch:
+        """A watch of the disks that data is written to.
+
+        These are the directories of SQLite and of an embedded queue, and PostgreSQL's disk if its
+        size is set.
+        """
+        directory = sqlite_directory(self.store_url)
+        directories = [directory] if directory else []
+        is_embedded = (self.redis_url or "unix:").startswith("unix:")
+        if is_embedded and self.data_dir not in directories:
+            directories.append(self.data_dir)
+        marks = DiskMarks(
             warn=self.disk_warn_percent / 100,
             raw=self.disk_raw_percent / 100,
             stop=self.disk_stop_percent / 100,
             ample_bytes=int(self.disk_ample_gb * 1e9),
         )
-
-    @property
-    def data_directories(self) -> list[Path]:
-        """Directories on this machine that data is written to: of SQLite and an embedded queue."""
-        of_store = sqlite_directory(self.store_url)
-        is_embedded = (self.redis_url or "unix:").startswith("unix:")
-        found = [of_store] if of_store else []
-        return [*found, self.data_dir] if is_embedded and self.data_dir not in found else found
-
-    def disk_watch(self) -> DiskWatch:
-        """A watch of these directories, and of PostgreSQL's disk if its size is set."""
-        watch = DiskWatch(self.data_directories, self.disk_marks)
+        watch = DiskWatch(directories, marks)
         if self.database_disk_gb is not None:
             watch.database_disk_bytes = int(self.database_disk_gb * 1e9)
         return watch

@@ -42,7 +42,7 @@ def without_secrets(line: str) -> str:
 
 def on_one_line(text: str) -> str:
     """The text with control characters escaped, so that it cannot look like a second line."""
-    return _CONTROL.sub(lambda found: found.group().encode("unicode_escape").decode(), text)
+    return _CONTROL.sub(lambda match: match.group().encode("unicode_escape").decode(), text)
 
 
 _SHARED: list[Processor] = [

@@ -52,7 +52,7 @@ def check_names(environment: Mapping[str, str], settings: Collection[str]) -> No
 
 
 def service_link_complaint(name: str, value: object) -> str | None:
-    """What to say of a setting whose value is a service link of Kubernetes; None if it is none."""
+    """The complaint about a setting whose value is a service link of Kubernetes; None if not."""
     if not (name.endswith(_PORT) and isinstance(value, str) and _LINK_VALUE.fullmatch(value)):
         return None
     service = name.removesuffix(_PORT).lower().replace("_", "-")
@@ -63,7 +63,7 @@ def service_link_complaint(name: str, value: object) -> str | None:
 
 
 def _complaint(name: str, settings: Collection[str]) -> str:
-    known = sorted(each.removeprefix(PREFIX) for each in settings)
+    known = sorted(setting.removeprefix(PREFIX) for setting in settings)
     nearest = get_close_matches(name.upper().removeprefix(PREFIX), known, n=1)
     meant = f"did you mean {PREFIX}{nearest[0]}?" if nearest else "docs/settings.md lists all"
     return f"{name} is no setting: {meant}"

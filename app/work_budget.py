@@ -1,6 +1,6 @@
-"""What one caller's computation may take: its time, and an end when the caller has gone.
+"""Time limit of a caller's computation, which also ends once the caller has gone.
 
-A thread cannot be ended from outside. So whoever answers a request sets a `WorkBudget`, and all
+A thread cannot be ended from outside. So the handler of a request sets a `WorkBudget`, and all
 loops that may be long call `checkpoint`: each round of a replay, each statement of the database,
 each piece of a text. Where no budget is set, as in the consumer and on the command line, it does
 nothing.

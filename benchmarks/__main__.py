@@ -74,6 +74,9 @@ GROUPS: Mapping[str, Mapping[str, Benchmark]] = {
             "diagnosis.command:diagnosis", "cause and culprit on simulated jobs"
         ),
         "strangers": Benchmark("strangers.command", "the same on jobs of an independent generator"),
+        "thresholds": Benchmark(
+            "thresholds:thresholds", "which answers hang on which threshold of the diagnosis?"
+        ),
         "behind": Benchmark(
             "service.behind:behind", "does it blame jobs while it is overloaded and broken?"
         ),

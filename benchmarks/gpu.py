@@ -16,6 +16,7 @@ from typing import Any
 from app.cli.terminal.blocks import known
 from app.result.finding import Finding
 from app.result.window_result import WindowResult, total_s
+from app.trace.window import Window
 
 MAX_DISCREPANCY = 0.02
 
@@ -57,31 +58,37 @@ def main(arguments: list[str]) -> int:
 
 def judged(truth: Truth, folder: Path) -> dict[str, Any]:
     """What is said of one recording, and which bars that misses."""
-    result = _result(folder, f"nccl-{truth.name}")
-    findings = result.findings or ()
-    missed = []
+    from app.monitor import analysed
+
+    result = analysed(recorded(truth, folder))[1]
+    return {
+        "said": [finding.sentence for finding in result.findings or ()],
+        "cost": [finding.cost for finding in result.findings or ()],
+        "cost_range": [finding.cost_range for finding in result.findings or ()],
+        "slowdown": result.slowdown,
+        "step_ms": 1e3 * total_s(result, "recorded") / len(result.steps),
+        "discrepancy": known(result.fidelity.discrepancy),
+        "unexplained_share": result.unexplained_share,
+        "missed": misses(truth, result),
+    }
+
+
+def misses(truth: Truth, result: WindowResult) -> list[str]:
+    """The bars that the result of a recording misses."""
+    findings, missed = result.findings or (), []
     if truth.rank is None:
         missed += [f"false cause: {finding.sentence}" for finding in findings]
     else:
-        missed += _misses(truth, findings)
+        missed += _misses_of_fault(truth, findings)
     discrepancy = known(result.fidelity.discrepancy)
     if truth.holds_fidelity and discrepancy > MAX_DISCREPANCY:
         missed.append(f"fidelity: simulated and recorded step differ by {discrepancy:.1%}")
     if truth.name == "fsdp2-none" and not findings and not result.unexplained_share:
         missed.append("neither a late host nor a share that is not explained")
-    return {
-        "said": [finding.sentence for finding in findings],
-        "cost": [finding.cost for finding in findings],
-        "cost_range": [finding.cost_range for finding in findings],
-        "slowdown": result.slowdown,
-        "step_ms": 1e3 * total_s(result, "recorded") / len(result.steps),
-        "discrepancy": discrepancy,
-        "unexplained_share": result.unexplained_share,
-        "missed": missed,
-    }
+    return missed
 
 
-def _misses(truth: Truth, findings: Sequence[Finding]) -> list[str]:
+def _misses_of_fault(truth: Truth, findings: Sequence[Finding]) -> list[str]:
     if not findings:
         return ["nothing is named"]
     first, *others = findings
@@ -99,9 +106,9 @@ def _misses(truth: Truth, findings: Sequence[Finding]) -> list[str]:
     return missed
 
 
-def _result(folder: Path, name: str) -> WindowResult:
-    from app.monitor import analysed
+def recorded(truth: Truth, folder: Path) -> Window:
+    """The recording as a window."""
     from app.trace.readers.published import trace_files
 
-    window = trace_files.read(folder / f"trace-{name}.parquet", folder / f"meta-{name}.yaml")
-    return analysed(window)[1]
+    name = f"nccl-{truth.name}"
+    return trace_files.read(folder / f"trace-{name}.parquet", folder / f"meta-{name}.yaml")

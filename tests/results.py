@@ -7,7 +7,7 @@ import msgspec
 
 from app.engine.report import Report, report_result
 from app.result.finding import Culprit, Finding
-from app.result.window_result import Unexplained, WindowResult
+from app.result.window_result import TopFix, Unexplained, WindowResult
 
 HEADER = {"id": "1-4", "epoch": 1, "revision": 1, "state": "complete", "missing": []}
 SIZES = {"tp_size": 1, "vpp_size": 1, "dsp_size": 1, "ep_size": 1}
@@ -104,6 +104,31 @@ def finding(cause: str = "slow-worker", **given: Any) -> Finding:
 def unexplained(share: float = 0.0, **given: Any) -> Unexplained:
     """Loss that no finding has, in no place that stands out."""
     return msgspec.convert(_UNPLACED | {"share": share} | given, Unexplained)
+
+
+def top_fix(**given: Any) -> TopFix:
+    """The advised fix: another host in place of host-b, a tenth faster."""
+    known: dict[str, Any] = {
+        **dict.fromkeys(("microbatches", "stop_minutes", "pays_after_minutes", "lost_minutes")),
+        **dict.fromkeys(("pays_now", "what_if")),
+        "fix": "replace-worker",
+        "cause": "slow-worker",
+        "title": "Replace host-b",
+        "step_s": 1.0,
+        "step_range_s": [0.9, 1.05],
+        "step_s_before": 1.1,
+        "speed_up": 1.1,
+        "gpu_hours_per_day": 8.7,
+        "gpu_hours_per_day_range": [4.4, 17.5],
+        "confidence": 0.9,
+        "risk": "The spare may be slow, too.",
+        "stops_job": True,
+        "lost_is_at_least": False,
+        "paste": [],
+        "needs": [],
+        "can_be_tracked": True,
+    }
+    return msgspec.convert(known | given, TopFix)
 
 
 def culprit(**given: Any) -> Culprit:

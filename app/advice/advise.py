@@ -4,7 +4,7 @@ Gains of several fixes do not add up: two causes hide each other (a step waits f
 one fix makes another pointless. So the best set of at most three is simulated, too.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
@@ -72,12 +72,12 @@ def best_together(case: AdviceCase, fixes: Sequence[Fix]) -> FixSet | None:
     candidates, best = fixes[:MAX_CANDIDATES], None
     limit_s = min((fix.step_s for fix in fixes), default=0.0)
     for size in range(2, MAX_TOGETHER + 1):
-        found = [
+        sets = [
             FixSet(combination, case.step_s_with(*(fix.change for fix in combination)))
             for combination in combinations(candidates, size)
             if _fit_together(combination)
         ]
-        fastest = min(found, key=lambda fix_set: fix_set.step_s, default=None)
+        fastest = min(sets, key=lambda fix_set: fix_set.step_s, default=None)
         if fastest is None or fastest.step_s * MIN_MORE > limit_s:
             break
         best, limit_s = fastest, fastest.step_s
@@ -132,37 +132,43 @@ def advise(case: AdviceCase) -> Advice:
     reason = withheld_because(case)
     if reason is not None:
         return Advice((), (), case.facts, withheld=reason)
-    found = [method.predict(case) for method in METHODS]
-    fixes = _best_first(case, found)
+    answers = {method.name: method.predict(case) for method in METHODS}
+    preferred = _preferred(case, lambda method: answers[method.name])
+    fixes = _best_first(case, answers.values(), preferred)
     together = best_together(case, fixes)
-    needed = () if together is None else [each.name for each in together.fixes]
-    worth = [each for each in fixes if _wins(each) or each.name in needed]
-    others = [each for each in found if isinstance(each, NotOffered)]
-    others += [_too_little(each) for each in fixes if each not in worth]
+    needed = () if together is None else [fix.name for fix in together.fixes]
+    worth = [fix for fix in fixes if _wins(fix) or fix.name in needed]
+    others = [answer for answer in answers.values() if isinstance(answer, NotOffered)]
+    others += [_too_little(fix) for fix in fixes if fix not in worth]
     return Advice(tuple(worth), tuple(others), case.facts, together)
 
 
 def top_fix(case: AdviceCase) -> Fix | None:
-    """The fix of a found cause that wins most; None if there is none.
+    """The first fix of `advise` that removes a cause of the window; None if there is none.
 
-    Of each cause that was found the first method that applies is asked, and no other, so it is
-    cheap enough for each window.
+    No other methods are asked than it takes, so it is cheap enough for every window.
     """
     if withheld_because(case) is not None:
         return None
-    left: set[str] = {finding.cause for finding in case.result.findings or ()}
-    found: list[Fix] = []
+    preferred = _preferred(case, lambda method: method.predict(case))
+    return next(iter(_best_first(case, preferred, preferred)), None)
+
+
+def _preferred(case: AdviceCase, answer_of: Callable[[Method], Fix | NotOffered]) -> list[Fix]:
+    """Of each cause of the window the fix by the first method that applies and wins."""
+    causes_left: set[str] = {finding.cause for finding in case.result.findings or ()}
+    preferred: list[Fix] = []
     for method in METHODS:
-        if left.intersection(method.causes):
-            answer = method.predict(case)
+        if causes_left.intersection(method.causes):
+            answer = answer_of(method)
             if isinstance(answer, Fix) and _wins(answer):
-                found.append(answer)
-                left -= set(method.causes)
-    return _best_first(case, found)[0] if found else None
+                preferred.append(answer)
+                causes_left -= set(method.causes)
+    return preferred
 
 
 def _wins(fix: Fix) -> bool:
-    """Whether it is worth anybody's time by itself."""
+    """Whether the gain of the fix by itself is large enough."""
     return fix.speed_up >= MIN_SPEED_UP
 
 
@@ -171,17 +177,23 @@ def _too_little(fix: Fix) -> NotOffered:
     return NotOffered(fix.name, f"{fix.title}: it wins {share:.1f} % by itself, less than 1 %")
 
 
-def _best_first(case: AdviceCase, found: Sequence[Fix | NotOffered]) -> list[Fix]:
-    """The fixes offered: of found causes first, then others; of each the largest gain first.
+def _best_first(
+    case: AdviceCase, answers: Iterable[Fix | NotOffered], preferred: Iterable[Fix]
+) -> list[Fix]:
+    """The fixes offered: those preferred, then others of causes, then all others.
 
-    Their ranges are as wide as the replay is wrong.
+    Of each kind the largest gain comes first. Their ranges are as wide as the replay is wrong.
     """
     fixes = (
         answer.with_error(case.discrepancy, case.step_error_s)
-        for answer in found
+        for answer in answers
         if isinstance(answer, Fix)
     )
-    return sorted(fixes, key=lambda fix: (fix.cause is None, fix.step_s, fix.name))
+    names = {fix.name for fix in preferred}
+    return sorted(
+        fixes,
+        key=lambda fix: (fix.cause is None, fix.name not in names, fix.step_s, fix.name),
+    )
 
 
 def withheld_because(case: AdviceCase) -> str | None:
@@ -233,13 +245,13 @@ def advice_record(advice: Advice) -> AdviceRecord:
     )
 
 
-def _together(found: FixSet) -> FixSetRecord:
+def _together(fix_set: FixSet) -> FixSetRecord:
     return FixSetRecord(
-        fixes=tuple(fix.name for fix in found.fixes),
-        step_s=found.step_s,
-        step_s_before=found.before_s,
-        speed_up=found.speed_up,
-        gpu_hours_per_day=found.gpu_hours_per_day,
+        fixes=tuple(fix.name for fix in fix_set.fixes),
+        step_s=fix_set.step_s,
+        step_s_before=fix_set.before_s,
+        speed_up=fix_set.speed_up,
+        gpu_hours_per_day=fix_set.gpu_hours_per_day,
     )
 
 

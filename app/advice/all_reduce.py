@@ -38,6 +38,45 @@ class Network:
         """Seconds of an algorithm with these terms."""
         return terms.messages * self.alpha_s + terms.buffers * num_bytes * self.beta_s_per_byte
 
+    def ring_s(self, num_ranks: int, num_bytes: float) -> float:
+        """Seconds of a ring all-reduce: 2 (n - 1) alpha + 2 (n - 1) / n s beta."""
+        return self.cost_s(ring_terms(num_ranks), num_bytes)
+
+    def reduce_scatter_s(self, num_ranks: int, num_bytes: float) -> float:
+        """Seconds of a ring reduce-scatter or all-gather: (n - 1) alpha + (n - 1) / n s beta."""
+        return self.cost_s(reduce_scatter_terms(num_ranks), num_bytes)
+
+    def straggl_ar_s(self, num_ranks: int, num_bytes: float, delay_s: Floats) -> Floats:
+        """[delays], seconds of StragglAR from the last arrival on, its last rank so far behind.
+
+        max(0, reduce-scatter of n - 1 - delay) + (n - 2 + log2 n) (alpha + s / (n - 1) beta)
+
+        A negative delay is that of a rank that is not the last.
+
+        Raises:
+            InvalidRequest: n is no power of two.
+        """
+        exchange_s = self.cost_s(straggl_ar_terms(num_ranks), num_bytes)
+        if num_ranks < 2:
+            return np.full(delay_s.shape, exchange_s)
+        before_s = self.reduce_scatter_s(num_ranks - 1, num_bytes)
+        return np.asarray(np.maximum(0.0, before_s - np.maximum(0.0, delay_s)) + exchange_s)
+
+    def break_even_delay_s(self, num_ranks: int, num_bytes: float) -> float | None:
+        """Seconds that the last rank is behind from which StragglAR is faster than a ring.
+
+        Reduce-scatter of n - 1, plus StragglAR, minus ring; None where no delay makes it faster.
+
+        Raises:
+            InvalidRequest: n is no power of two.
+        """
+        _check_ranks(num_ranks, least=2)
+        exchange_s = self.cost_s(straggl_ar_terms(num_ranks), num_bytes)
+        usual_s = self.ring_s(num_ranks, num_bytes)
+        if exchange_s >= usual_s:
+            return None
+        return self.reduce_scatter_s(num_ranks - 1, num_bytes) + exchange_s - usual_s
+
 
 class Terms(NamedTuple):
     """T = messages * alpha + buffers * s * beta."""
@@ -78,60 +117,6 @@ def straggl_ar_terms(num_ranks: int) -> Terms:
     return Terms(rounds, rounds / (num_ranks - 1))
 
 
-def ring_s(num_ranks: int, num_bytes: float, network: Network) -> float:
-    """Seconds of a ring all-reduce: 2 (n - 1) alpha + 2 (n - 1) / n s beta."""
-    return network.cost_s(ring_terms(num_ranks), num_bytes)
-
-
-def reduce_scatter_s(num_ranks: int, num_bytes: float, network: Network) -> float:
-    """Seconds of a ring reduce-scatter or all-gather: (n - 1) alpha + (n - 1) / n s beta."""
-    return network.cost_s(reduce_scatter_terms(num_ranks), num_bytes)
-
-
-def straggl_ar_s(
-    num_ranks: int, num_bytes: float, network: Network, delay_s: float = np.inf
-) -> float:
-    """Seconds from the last arrival to the end of StragglAR, its last rank `delay_s` behind.
-
-    max(0, reduce-scatter of n - 1 - delay) + (n - 2 + log2 n) (alpha + s / (n - 1) beta)
-
-    Raises:
-        InvalidRequest: n is no power of two.
-    """
-    return float(straggl_ar_of_delays_s(num_ranks, num_bytes, network, np.array([delay_s]))[0])
-
-
-def straggl_ar_of_delays_s(
-    num_ranks: int, num_bytes: float, network: Network, delay_s: Floats
-) -> Floats:
-    """The same for many delays, [delays]; a negative one is a rank that is not the last.
-
-    Raises:
-        InvalidRequest: n is no power of two.
-    """
-    exchange_s = network.cost_s(straggl_ar_terms(num_ranks), num_bytes)
-    if num_ranks < 2:
-        return np.full(delay_s.shape, exchange_s)
-    before_s = reduce_scatter_s(num_ranks - 1, num_bytes, network)
-    return np.asarray(np.maximum(0.0, before_s - np.maximum(0.0, delay_s)) + exchange_s)
-
-
-def break_even_delay_s(num_ranks: int, num_bytes: float, network: Network) -> float | None:
-    """Seconds that the last rank is behind from which StragglAR is faster than a ring.
-
-    Reduce-scatter of n - 1, plus StragglAR, minus ring; None where no delay makes it faster.
-
-    Raises:
-        InvalidRequest: n is no power of two.
-    """
-    _check_ranks(num_ranks, least=2)
-    exchange_s = straggl_ar_s(num_ranks, num_bytes, network)
-    usual_s = ring_s(num_ranks, num_bytes, network)
-    if exchange_s >= usual_s:
-        return None
-    return reduce_scatter_s(num_ranks - 1, num_bytes, network) + exchange_s - usual_s
-
-
 class Measured(NamedTuple):
     """One ring all-reduce as measured; `seconds` from the last rank's arrival to the end."""
 
@@ -143,19 +128,19 @@ class Measured(NamedTuple):
 def fit_network(measured: Sequence[Measured]) -> Network | None:
     """Alpha and beta, neither below 0, of least squared relative error; None without a collective.
 
-    Sizes that do not differ tell only their sum: alpha is then 0. Collectives of one rank, of no
-    bytes or of no time are left out.
+    Equal sizes determine only the sum of both terms: alpha is then 0. Collectives of one rank, of
+    no bytes or of no time are left out.
     """
     rows = [
-        (each, ring_terms(each.num_ranks))
-        for each in measured
-        if each.num_ranks > 1 and each.num_bytes > 0 and each.seconds > 0
+        (*ring_terms(num_ranks), num_bytes, seconds)
+        for num_ranks, num_bytes, seconds in measured
+        if num_ranks > 1 and num_bytes > 0 and seconds > 0
     ]
     if not rows:
         return None
     # Of relative errors: each row divided by what was measured.
-    latency = np.array([terms.messages / each.seconds for each, terms in rows])
-    per_byte = np.array([terms.buffers * each.num_bytes / each.seconds for each, terms in rows])
+    messages, buffers, num_bytes, seconds = np.array(rows, np.float64).T
+    latency, per_byte = messages / seconds, buffers * num_bytes / seconds
     ones = np.ones(len(rows))
     if np.ptp(per_byte / latency) > 1e-9 * np.max(per_byte / latency):
         scale = np.array([np.linalg.norm(latency), np.linalg.norm(per_byte)])

@@ -18,7 +18,7 @@ from app.errors import InvalidRequest
 from app.result.causes import EXPERT_IMBALANCE
 from app.trace.ops import COMPUTE_STREAM, OpKind
 
-# Numbers of copies that are tried.
+# Numbers of copies that are tried, evenly apart.
 _MAX_TRIED = 9
 
 
@@ -46,7 +46,10 @@ def in_order(loads: Sequence[float], num_ranks: int) -> ExpertPlacement:
     Raises:
         InvalidRequest: the experts cannot be split evenly, or a load is negative.
     """
-    _check(loads, num_ranks)
+    if num_ranks < 1 or not loads:
+        raise InvalidRequest(f"{len(loads)} experts over {num_ranks} ranks: give at least 1 each")
+    if any(not (isfinite(load) and load >= 0) for load in loads):
+        raise InvalidRequest("an expert's load is negative or no number: give tokens, 0 or more")
     if len(loads) % num_ranks:
         raise InvalidRequest(
             f"{len(loads)} experts over {num_ranks} expert-parallel ranks: not the same number each"
@@ -57,7 +60,7 @@ def in_order(loads: Sequence[float], num_ranks: int) -> ExpertPlacement:
 
 
 def balanced(loads: Sequence[float], num_ranks: int, extra_per_rank: int = 0) -> ExpertPlacement:
-    """The most even placement that LPT finds, with at most `extra_per_rank` copies on each rank.
+    """The most even placement of LPT, with at most `extra_per_rank` copies on each rank.
 
     Raises:
         InvalidRequest: the experts cannot be split evenly, or a load is negative.
@@ -67,19 +70,13 @@ def balanced(loads: Sequence[float], num_ranks: int, extra_per_rank: int = 0) ->
         raise InvalidRequest(f"{extra_per_rank} slots for copies: give 0 or more")
     num_slots, best = len(usual.ranks[0]) + extra_per_rank, usual
     # More copies are not always better: the smaller parts of the last one may fit nowhere.
-    for num_extra in _some_numbers(num_ranks * extra_per_rank):
+    most = num_ranks * extra_per_rank
+    num_tried = min(most, _MAX_TRIED - 1)
+    for num_extra in sorted({round(at * most / max(1, num_tried)) for at in range(num_tried + 1)}):
         copies = _copies(loads, num_extra, num_ranks)
         ranks = _longest_first(loads, copies, num_ranks, num_slots)
-        found = _placement(ranks, loads, copies)
-        if found.imbalance < best.imbalance:
-            best = found
+        best = min(best, _placement(ranks, loads, copies), key=lambda tried: tried.imbalance)
     return best
-
-
-def _some_numbers(most: int) -> list[int]:
-    """At most `_MAX_TRIED` numbers from 0 to `most`, evenly apart."""
-    num = min(most, _MAX_TRIED - 1)
-    return sorted({round(at * most / max(1, num)) for at in range(num + 1)})
 
 
 def _copies(loads: Sequence[float], num_extra: int, num_ranks: int) -> tuple[int, ...]:
@@ -104,12 +101,13 @@ def _longest_first(
     """Each copy to the rank of least load with a free slot and, where possible, no copy yet."""
     placed: list[list[int]] = [[] for _ in range(num_ranks)]
     total = [0.0] * num_ranks
-    for expert in sorted(range(len(loads)), key=lambda each: -loads[each] / copies[each]):
+    per_copy = [load / number for load, number in zip(loads, copies, strict=True)]
+    for expert in sorted(range(len(loads)), key=lambda expert: -per_copy[expert]):
         for _ in range(copies[expert]):
             free = [rank for rank in range(num_ranks) if len(placed[rank]) < num_slots]
-            rank = min(free, key=lambda each: (expert in placed[each], total[each], each))
-            placed[rank].append(expert)
-            total[rank] += loads[expert] / copies[expert]
+            best = min((expert in placed[rank], total[rank], rank) for rank in free)[2]
+            placed[best].append(expert)
+            total[best] += per_copy[expert]
     return tuple(tuple(sorted(experts)) for experts in placed)
 
 
@@ -118,13 +116,6 @@ def _placement(
 ) -> ExpertPlacement:
     load = tuple(sum(loads[expert] / copies[expert] for expert in experts) for experts in ranks)
     return ExpertPlacement(ranks, load, copies)
-
-
-def _check(loads: Sequence[float], num_ranks: int) -> None:
-    if num_ranks < 1 or not loads:
-        raise InvalidRequest(f"{len(loads)} experts over {num_ranks} ranks: give at least 1 each")
-    if any(not (isfinite(load) and load >= 0) for load in loads):
-        raise InvalidRequest("an expert's load is negative or no number: give tokens, 0 or more")
 
 
 NAME = "balance-experts"
@@ -169,6 +160,8 @@ def balance_experts(case: AdviceCase) -> Fix | NotOffered:
     if step_s >= case.step_s:
         return NotOffered(NAME, "the experts' computations are not what the step waits for")
     num_copies = sum(after.copies) - len(after.copies)
+    ranks = {str(rank): list(experts) for rank, experts in enumerate(after.ranks)}
+    document = json.dumps({"experts_of_ep_rank": ranks, "copies": list(after.copies)})
     fix = case.fix(
         NAME,
         f"Move experts, with {num_copies} copies of hot ones: "
@@ -182,7 +175,7 @@ def balance_experts(case: AdviceCase) -> Fix | NotOffered:
             "gradients. Loads move during training: measure them again before each placement."
         ),
         change=change,
-        paste=(Paste("Experts of each expert-parallel rank, as JSON", _as_json(after)),),
+        paste=(Paste("Experts of each expert-parallel rank, as JSON", document),),
         needs=case.restart_needs(),
     )
     # The loads are given, and no finding's: neither confidence nor onset are its.
@@ -191,15 +184,10 @@ def balance_experts(case: AdviceCase) -> Fix | NotOffered:
 
 def _passes(case: AdviceCase) -> tuple[str, ...]:
     """Names of the op types that compute micro-batches."""
-    found = {
+    names = {
         spec.name
         for group in case.replay.groups
         for spec in (group.template.op_types.by_code[code] for code in group.template.present)
         if spec.kind is OpKind.COMPUTE and spec.stream == COMPUTE_STREAM
     }
-    return tuple(sorted(found))
-
-
-def _as_json(placement: ExpertPlacement) -> str:
-    ranks = {str(rank): list(experts) for rank, experts in enumerate(placement.ranks)}
-    return json.dumps({"experts_of_ep_rank": ranks, "copies": list(placement.copies)})
+    return tuple(sorted(names))

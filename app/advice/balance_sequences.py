@@ -17,13 +17,7 @@ from app.advice.fix import MIN_SPEED_UP, AdviceCase, Fix, Need, NotOffered, Past
 from app.advice.replace_worker import CAUSES as SLOW_WORKER
 from app.advice.replace_worker import Worker, culprit_workers
 from app.advice.sequences.balance import ASSIGN, CostModel, longest_first, random_order
-from app.advice.sequences.microbatch_work import (
-    MicrobatchWork,
-    SentLengths,
-    fitted_costs,
-    microbatch_work,
-    sent_lengths,
-)
+from app.advice.sequences.microbatch_work import MicrobatchWork, SentLengths, microbatch_work
 from app.engine.what_if import Replayer
 from app.result import causes
 from app.trace.window import Floats, Ints
@@ -39,8 +33,8 @@ MAX_PASTED = 512
 
 def balance_sequences(case: AdviceCase) -> Fix | NotOffered:
     """Balance the micro-batches of a sequence-imbalance finding over dp ranks."""
-    found = case.findings(*CAUSES)
-    if not found:
+    findings = case.findings(*CAUSES)
+    if not findings:
         return NotOffered(NAME, "sequence lengths were not found to be uneven")
     if case.replay.window.job.parallelism.dp_size == 1:
         return NotOffered(NAME, "the job has one dp rank, and none to move sequences to")
@@ -62,7 +56,7 @@ def balance_sequences(case: AdviceCase) -> Fix | NotOffered:
         risk="Predicted for random order within a rank: another order differs by some points. "
         "A step's samples are the same, on other ranks.",
         change=change,
-        finding=found[0],
+        finding=findings[0],
         paste=_pastes(case, known),
         needs=_needs(case, known),
     )
@@ -90,7 +84,7 @@ class BalancedSteps:
 
 
 def slow_workers(case: AdviceCase) -> set[Worker]:
-    """Workers (dp rank, stage) that are slow whatever they compute."""
+    """Workers (dp rank, stage) that compute everything slowly."""
     return {
         worker
         for finding in case.findings(*SLOW_WORKER)
@@ -102,8 +96,8 @@ def _balanced(case: AdviceCase, group: Replayer, slow: set[Worker]) -> BalancedS
     work = microbatch_work(group, slow)
     if work is None:
         return None
-    sent = sent_lengths(case.replay.window.trace, group, work)
-    costs = None if sent is None else fitted_costs(work, sent)
+    sent = work.sent_lengths(case.replay.window.trace, group)
+    costs = None if sent is None else work.fitted_costs(sent)
     by_step = work.factor
     if sent is not None and costs is not None:
         tokens = np.zeros_like(sent.seq_len_sq) if sent.tokens is None else sent.tokens
@@ -144,12 +138,10 @@ class _Reassignment:
 
     def step_times(self) -> Floats:
         """[steps], seconds; steps of one structure after the other."""
-        found = []
-        for steps in self.balanced:
-            durations = ChangedDurations(steps.group)
+        changed = [ChangedDurations(steps.group) for steps in self.balanced]
+        for durations in changed:
             self(durations)
-            found.append(durations.step_times())
-        return np.concatenate(found)
+        return np.concatenate([durations.step_times() for durations in changed])
 
 
 def sampler_code(costs: CostModel | None) -> str:
@@ -169,34 +161,25 @@ def sampler_code(costs: CostModel | None) -> str:
 
 def _pastes(case: AdviceCase, balanced: Sequence[BalancedSteps]) -> tuple[Paste, ...]:
     costs = next((steps.costs for steps in balanced if steps.costs is not None), None)
-    found = [Paste("PyTorch: assignment in the sampler", sampler_code(costs))]
+    pastes = [Paste("PyTorch: assignment in the sampler", sampler_code(costs))]
     if megatron := _megatron(case, balanced):
-        found.append(
-            Paste(
-                "Megatron-LM: context parallelism by length (another method: gain not predicted)",
-                megatron,
-            )
-        )
+        label = "Megatron-LM: context parallelism by length (another method: gain not predicted)"
+        pastes.append(Paste(label, megatron))
     if slowest := _slowest_step(case, balanced):
-        found.append(slowest)
-    found.append(
-        Paste(
-            "slime (RL; with --max-tokens-per-gpu, which micro-batches may then exceed)",
-            "--use-dynamic-batch-size --balance-by-flops",
-        )
-    )
-    return tuple(found)
+        pastes.append(slowest)
+    label = "slime (RL; with --max-tokens-per-gpu, which micro-batches may then exceed)"
+    return *pastes, Paste(label, "--use-dynamic-batch-size --balance-by-flops")
 
 
 def _megatron(case: AdviceCase, balanced: Sequence[BalancedSteps]) -> str | None:
     """Flags of Megatron-LM, which takes them without pipeline stages only; None if unknown."""
     sizes = case.replay.window.job.parallelism
-    tokens = [each.sent.tokens for each in balanced if each.sent is not None]
-    known = [each for each in tokens if each is not None]
-    if sizes.pp_size > 1 or not known:
+    sent = [steps.sent for steps in balanced if steps.sent is not None]
+    most_tokens = [int(lengths.tokens.max()) for lengths in sent if lengths.tokens is not None]
+    if sizes.pp_size > 1 or not most_tokens:
         return None
     # What a rank holds today fits into its memory.
-    most = -(-max(int(each.max()) for each in known) // sizes.dsp_size)
+    most = -(-max(most_tokens) // sizes.dsp_size)
     return (
         f"--hybrid-context-parallel --max-seqlen-per-dp-cp-rank {most} "
         "--calculate-per-token-loss --dataloader-type single"
@@ -205,17 +188,17 @@ def _megatron(case: AdviceCase, balanced: Sequence[BalancedSteps]) -> str | None
 
 def _slowest_step(case: AdviceCase, balanced: Sequence[BalancedSteps]) -> Paste | None:
     """The assignment of the window's slowest step, each micro-batch by its old place."""
-    each = max(balanced, key=lambda each: float(each.group.simulated_s.max()))
-    at = int(each.group.simulated_s.argmax())
-    numbers = each.work.microbatches.tolist()
-    if each.rank_of.shape[0] > MAX_PASTED:
+    slowest = max(balanced, key=lambda steps: float(steps.group.simulated_s.max()))
+    at = int(slowest.group.simulated_s.argmax())
+    numbers, ranks = slowest.work.microbatches.tolist(), slowest.rank_of[:, at]
+    if ranks.size > MAX_PASTED:
         return None
     dp_size = case.replay.window.job.parallelism.dp_size
     taken = [
         [[item // len(numbers), numbers[item % len(numbers)]] for item in items.tolist()]
-        for items in (np.flatnonzero(each.rank_of[:, at] == rank) for rank in range(dp_size))
+        for items in (np.flatnonzero(ranks == rank) for rank in range(dp_size))
     ]
-    step = each.group.steps[at]
+    step = slowest.group.steps[at]
     text = json.dumps({"step": step, "dp_ranks": taken}, separators=(",", ":"))
     return Paste("Step as an example: [old dp rank, micro-batch] on each dp rank", text)
 

@@ -1,4 +1,4 @@
-"""What a fix does to a job, so that several fixes can be simulated together.
+"""The change of a job by a fix, so that several fixes can be simulated together.
 
 Durations change first: what-if edits, then repairs, then reassignments, each on the result of those
 before. A rebuilt pipeline comes last, and only one of a set of fixes may have one.
@@ -10,11 +10,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from app.diagnosis.repair import Repair
-from app.engine.questions.apply import edited_durations
+from app.engine.questions.answer import edited_durations
 from app.engine.questions.edits import MAX_EDITS, Edit
 from app.engine.questions.selection import regions
 from app.engine.replays import WindowReplay
-from app.engine.what_if import RECORDED, Replayer, edited_step_times
+from app.engine.what_if import RECORDED, Replayer
 from app.trace.window import Floats, Ints
 
 
@@ -31,10 +31,9 @@ class ChangedDurations:
 
     def of(self, rows: Ints) -> Floats:
         """[rows, lanes], seconds now, as a copy."""
-        found = self.group.durations.recorded_s[rows]
-        changed = self._source[rows] >= 0
-        found[changed] = self._changed_s[self._source[rows][changed]]
-        return found
+        times_s, source = self.group.durations.recorded_s[rows], self._source[rows]
+        times_s[source >= 0] = self._changed_s[source[source >= 0]]
+        return times_s
 
     def set(self, rows: Ints, duration_s: Floats) -> None:
         """New durations [rows, lanes] of some operations, each once, and of their milestones."""
@@ -54,17 +53,14 @@ class ChangedDurations:
         changes = [
             (edit.change, regions(replay, edit, number)[at]) for number, edit in enumerate(edits, 1)
         ]
-        found = edited_durations(self.group, changes)
-        self._source, self._changed_s = found.row_of.copy(), found.times_s
+        edited = edited_durations(self.group, changes)
+        self._source, self._changed_s = edited.row_of.copy(), edited.times_s
 
     def step_times(self) -> Floats:
         """[steps], seconds of the simulated steps."""
-        group = self.group
         if not len(self._changed_s):
-            return group.simulated_s
-        return edited_step_times(
-            group.graph, group.durations, self._source, self._changed_s, group.peers
-        )
+            return self.group.simulated_s
+        return self.group.edited_s(self._source, self._changed_s)
 
     def replayer(self) -> Replayer:
         """The group with these durations as its recorded ones."""
@@ -86,12 +82,12 @@ class ChangedDurations:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What a fix does to the job.
+    """The change of the job by a fix.
 
     `edits` is the same as a what-if question. `repair` removes what a finding is about (of the
     operations of each group of steps of the replay). `reassign` moves work between dp ranks and
     micro-batches. `rebuild` returns the mean step in seconds of another pipeline, from groups of
-    steps with the durations so far. `added_s`, seconds a step, is what no operation shows.
+    steps with the durations so far. `added_s`, seconds a step, is time that no operation shows.
     """
 
     edits: tuple[Edit, ...] = ()
@@ -103,14 +99,13 @@ class Change:
     @property
     def is_question(self) -> bool:
         """Whether the edits say all of it, so that a what-if question has the same answer."""
-        others = self.repair, self.reassign, self.rebuild
-        is_short = 0 < len(self.edits) <= MAX_EDITS
-        return is_short and all(each is None for each in others) and not self.added_s
+        has_others = self.repair or self.reassign or self.rebuild or self.added_s
+        return 0 < len(self.edits) <= MAX_EDITS and not has_others
 
 
 def can_combine(changes: Sequence[Change]) -> bool:
     """Whether the changes can be made together: at most one rebuilds the pipeline."""
-    return sum(each.rebuild is not None for each in changes) <= 1
+    return sum(change.rebuild is not None for change in changes) <= 1
 
 
 def mean_step_s(replay: WindowReplay, changes: Sequence[Change]) -> float:
@@ -123,10 +118,10 @@ def mean_step_s(replay: WindowReplay, changes: Sequence[Change]) -> float:
     if not can_combine(changes):
         raise ValueError("two changes rebuild the pipeline: simulate one of them")
     groups = [_changed(replay, group, changes) for group in replay.groups]
-    added_s = sum(each.added_s for each in changes)
+    added_s = sum(change.added_s for change in changes)
     for change in changes:
         if change.rebuild is not None:
-            return change.rebuild([each.replayer() for each in groups]) + added_s
+            return change.rebuild([durations.replayer() for durations in groups]) + added_s
     in_order = iter(groups)
     return float(replay.joined(lambda _: next(in_order).step_times()).mean()) + added_s
 
@@ -146,7 +141,7 @@ def _changed(replay: WindowReplay, group: Replayer, changes: Sequence[Change]) -
 
 
 def _repair(durations: ChangedDurations, repair: Repair) -> None:
-    """Take off what the repair takes off the recorded durations."""
+    """Shorten the durations by as much as the repair shortens the recorded ones."""
     repaired = repair(durations.group)
     recorded_s = durations.group.durations.recorded_s[repaired.rows]
     now_s = durations.of(repaired.rows)

@@ -1,4 +1,4 @@
-"""What fixes give to paste: commands that take hosts out of use, and settings of NCCL.
+"""Texts to paste: commands that take hosts out of use, and settings of NCCL.
 
 Hosts are named in commands of Slurm and Kubernetes only where their names are safe there.
 """
@@ -14,8 +14,8 @@ _HOST_NAME = re.compile(r"(?!(?i:all)\Z)[A-Za-z0-9][A-Za-z0-9._-]{0,252}")
 
 def hosts_of(case: AdviceCase, workers: Iterable[tuple[int, int]]) -> list[str]:
     """Known hosts of workers (dp rank, stage), each once, in alphabetical order."""
-    found = {case.replay.window.hosts.get(worker) for worker in workers}
-    return sorted(each for each in found if each is not None)
+    hosts = case.replay.window.hosts
+    return sorted({hosts[worker] for worker in workers if worker in hosts})
 
 
 def can_be_pasted(hosts: Sequence[str]) -> bool:
@@ -33,25 +33,22 @@ def drain_commands(
     """
     if not can_be_pasted(hosts):
         return ()
-    found = []
+    pastes = []
     if case.facts.scheduler != "kubernetes":
         names = ",".join(hosts)
-        found.append(
-            Paste(
-                "Slurm: take no new jobs",
-                f"scontrol update node={names} state=drain reason='paceline: {reason}'",
-            )
-        )
+        drain = f"scontrol update node={names} state=drain reason='paceline: {reason}'"
+        pastes.append(Paste("Slurm: take no new jobs", drain))
         if restarts:
-            found.append(Paste("Slurm: restart without it", f"sbatch --exclude={names} JOB_SCRIPT"))
+            restart = f"sbatch --exclude={names} JOB_SCRIPT"
+            pastes.append(Paste("Slurm: restart without it", restart))
     if case.facts.scheduler != "slurm":
-        cordons = "\n".join(f"kubectl cordon {each}" for each in hosts)
-        found.append(Paste("Kubernetes: take no new pods", cordons))
-    return tuple(found)
+        cordons = "\n".join(f"kubectl cordon {host}" for host in hosts)
+        pastes.append(Paste("Kubernetes: take no new pods", cordons))
+    return tuple(pastes)
 
 
 def host_needs(case: AdviceCase, hosts: Sequence[str]) -> tuple[Need, ...]:
-    """What is needed for commands that name the hosts, for the scheduler in use."""
+    """Facts that commands with the names of the hosts lack, for the scheduler in use."""
     needs = []
     if not hosts:
         needs.append(Need("the worker's host name (host= of the recorder)"))

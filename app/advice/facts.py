@@ -11,14 +11,14 @@ Scheduler = Literal["slurm", "kubernetes"]
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What no trace has and only the job's owner knows; None where it was not said.
+    """Facts that no trace has and only the job's owner knows; None where not given.
 
     `layers` are transformer layers of the whole model. A restart costs `restart_minutes`, and half
     of `checkpoint_minutes`, the time between checkpoints, of work done again. Where that time is
-    not said, it is Daly's, if writing one takes `checkpoint_save_minutes` and the job fails once in
-    `mtbf_hours`. `expert_loads` are tokens of each expert of a layer, `expert_share` the experts'
-    share of forward and backward. `document_lengths` are tokens of the data set's documents in the
-    order of loading, `max_tokens` those that a micro-batch may have.
+    not given, it is Daly's, if writing one takes `checkpoint_save_minutes` and the job fails once
+    in `mtbf_hours`. `expert_loads` are tokens of each expert of a layer, `expert_share` the
+    experts' share of forward and backward. `document_lengths` are tokens of the data set's
+    documents in the order of loading, `max_tokens` those that a micro-batch may have.
     """
 
     layers: int | None = None
@@ -41,7 +41,7 @@ class Facts:
 
     @property
     def interval_minutes(self) -> float | None:
-        """Minutes between checkpoints: as said, or the best interval; None if not known."""
+        """Minutes between checkpoints: as given, or the best interval; None if not known."""
         if self.checkpoint_minutes is not None:
             return self.checkpoint_minutes
         if self.checkpoint_save_minutes is None or self.mtbf_hours is None:
@@ -108,7 +108,7 @@ def facts_of(
     document_lengths: str | None = None,
     max_tokens: int | None = None,
 ) -> Facts:
-    """The facts; None is what was not said. Layout, loads and lengths are lists as text.
+    """The facts, None where not given. Layout, loads and lengths are lists as text.
 
     Raises:
         InvalidRequest: layers are given twice, or a number is not within its limits.

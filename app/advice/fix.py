@@ -1,4 +1,4 @@
-"""What a fix is given (`AdviceCase`) and what it tells: `Fix`, or why it is `NotOffered`.
+"""The input of a fix (`AdviceCase`) and its answer: `Fix`, or why it is `NotOffered`.
 
 A prediction replays the job with the fix: the speed-up is T / T_new, both simulated, so launch
 delays are in neither.
@@ -50,7 +50,7 @@ class Paste:
 class Need:
     """Something not known that would make a fix possible or complete.
 
-    `fact` is the name under which its owner tells it (`facts_of`); None where only the record can.
+    `fact` is its name in `facts_of`, where its owner can give it; None where only the record can.
     """
 
     text: str
@@ -101,15 +101,16 @@ class Fix:
     @property
     def gpu_hours_per_day(self) -> float:
         """GPU-hours that a day of training needs less, 24 x GPUs x (1 - T_new / T)."""
-        return 24.0 * self.num_gpus * (1 - self.step_s / self.before_s)
+        return self._saved_hours(self.step_s)
 
     @property
     def gpu_hours_per_day_range(self) -> tuple[float, float]:
         """Bounds of the GPU-hours a day, the lower one first."""
-        least, most = (
-            24.0 * self.num_gpus * (1 - each / self.before_s) for each in self.step_range_s[::-1]
-        )
-        return least, most
+        fastest_s, slowest_s = self.step_range_s
+        return self._saved_hours(slowest_s), self._saved_hours(fastest_s)
+
+    def _saved_hours(self, step_s: float) -> float:
+        return 24.0 * self.num_gpus * (1 - step_s / self.before_s)
 
     @property
     def pays_after_minutes(self) -> float | None:
@@ -182,7 +183,7 @@ class AdviceCase:
 
     @property
     def discrepancy(self) -> float:
-        """Of the replay; where it is not known, all advice is withheld."""
+        """Discrepancy of the replay; where it is not known, all advice is withheld."""
         return self.result.fidelity.discrepancy or 0.0
 
     def findings(self, *causes: str) -> list[Finding]:
@@ -198,7 +199,7 @@ class AdviceCase:
         return mean_step_s(self.replay, changes)
 
     def repair(self, cause: str) -> Repair | None:
-        """Durations without a found cause; None where the cause has nothing to replay."""
+        """Durations without a detected cause; None where the cause has nothing to replay."""
         return self._repairs.get(cause)
 
     @cached_property
@@ -213,7 +214,7 @@ class AdviceCase:
         return rebuilt_pipeline(self.replay.groups)
 
     def since_onset(self, finding: Finding) -> Elapsed:
-        """How long the finding has lasted, or at least, where it has no onset: it began earlier.
+        """Time that the finding has lasted; without an onset it began earlier, so at least that.
 
         Gains are of the window's mean step, healthy ones included, so at least the whole window
         counts.
@@ -251,7 +252,7 @@ class AdviceCase:
         Its confidence, 0..1, is that of the finding times `certainty`, and less where the replay is
         far off: half at the limit of fidelity.
         """
-        found = certainty * (1.0 if finding is None else finding.confidence)
+        confidence = certainty * (1.0 if finding is None else finding.confidence)
         return Fix(
             name=name,
             title=title,
@@ -259,7 +260,7 @@ class AdviceCase:
             step_s=step_s,
             step_range_s=step_range_s,
             num_gpus=self.num_gpus,
-            confidence=found * max(0.0, 1 - 0.5 * self.discrepancy / MAX_DISCREPANCY),
+            confidence=confidence * max(0.0, 1 - 0.5 * self.discrepancy / MAX_DISCREPANCY),
             risk=risk,
             change=change,
             cause=None if finding is None else finding.cause,
@@ -271,12 +272,11 @@ class AdviceCase:
         )
 
     def restart_needs(self) -> tuple[Need, ...]:
-        """What is needed to say when a restart pays; nothing if it is known."""
+        """Facts that are needed to say when a restart pays, as far as not known."""
         needs = []
         if self.facts.restart_minutes is None:
-            needs.append(
-                Need("minutes that a restart takes until the next step", "restart_minutes")
-            )
+            text = "minutes that a restart takes until the next step"
+            needs.append(Need(text, "restart_minutes"))
         if self.facts.interval_minutes is None:
             needs.append(Need("minutes between two checkpoints", "checkpoint_minutes"))
         return tuple(needs)

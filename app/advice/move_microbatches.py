@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from app.advice.fix import MIN_SPEED_UP, AdviceCase, Fix, Need, NotOffered, Paste
-from app.advice.rebuilt_pipeline import RebuiltPipeline, rebuilt_change
+from app.advice.rebuilt_pipeline import RebuiltPipeline
 from app.advice.recorded_pipeline import NotRebuilt
 from app.advice.replace_worker import culprit_workers
 from app.errors import InvalidRequest
@@ -43,7 +43,7 @@ def balanced_counts(
         raise InvalidRequest("a micro-batch takes no time on some replica: give more than 0 s")
     besides = seconds_besides or [0.0] * len(seconds_each)
     counts = [1] * len(seconds_each)
-    ends = [(besides[i] + 2 * each_s, i) for i, each_s in enumerate(seconds_each)]
+    ends = [(besides[i] + 2 * took_s, i) for i, took_s in enumerate(seconds_each)]
     heapq.heapify(ends)
     for _ in range(total - len(counts)):
         _, first = ends[0]
@@ -60,10 +60,8 @@ def largest_time_s(
 ) -> float:
     """Seconds: max_i (a_i + m_i t_i)."""
     besides = seconds_besides or [0.0] * len(seconds_each)
-    return max(
-        a_s + count * each_s
-        for a_s, count, each_s in zip(besides, counts, seconds_each, strict=True)
-    )
+    times_s = zip(besides, counts, seconds_each, strict=True)
+    return max(besides_s + count * took_s for besides_s, count, took_s in times_s)
 
 
 NAME = "move-microbatches"
@@ -79,10 +77,10 @@ Counts = tuple[int, ...]
 
 def move_microbatches(case: AdviceCase) -> Fix | NotOffered:
     """Balance micro-batches around the slow workers of the most costly finding."""
-    found = case.findings(*CAUSES)
-    if not found:
+    findings = case.findings(*CAUSES)
+    if not findings:
         return NotOffered(NAME, "no worker was found to be slow")
-    if not culprit_workers(case, found[0]):
+    if not culprit_workers(case, findings[0]):
         return NotOffered(NAME, "the slow workers change, so no replica is always slow")
     sizes = case.replay.window.job.parallelism
     if sizes.dp_size < 2:
@@ -97,23 +95,20 @@ def move_microbatches(case: AdviceCase) -> Fix | NotOffered:
     if isinstance(model, NotRebuilt):
         return NotOffered(NAME, model.reason)
     counts = best_counts(model)
-    change = rebuilt_change(model, lambda current: current.counts_s(counts))
+    change = model.change(lambda current: current.counts_s(counts))
     step_s = case.step_s_with(change)
     if case.step_s / step_s < MIN_SPEED_UP:
         return NotOffered(NAME, "no other numbers of micro-batches are faster by 1 %")
-    by_step = model.counts_s(counts) / model.as_is_s
+    bounds_s = [step_s, *(case.step_s * (model.counts_s(counts) / model.as_is_s)).tolist()]
     schedule = model.recorded.schedule.name if sizes.pp_size > 1 else None
     return case.fix(
         NAME,
         _title(model, counts),
         step_s=step_s,
-        step_range_s=(
-            min(step_s, case.step_s * float(by_step.min())),
-            max(step_s, case.step_s * float(by_step.max())),
-        ),
+        step_range_s=(min(bounds_s), max(bounds_s)),
         risk=_risk(model, counts),
         change=change,
-        finding=found[0],
+        finding=findings[0],
         paste=pastes(counts, schedule, takes=torch_takes(schedule, counts, sizes.pp_size)),
         needs=(*_schedule_needs(schedule, counts, sizes.pp_size), *case.restart_needs()),
     )
@@ -124,19 +119,14 @@ def best_counts(model: RebuiltPipeline) -> Counts:
     best = _balanced(model)
     if len(set(best)) == 1 or model.recorded.structure.num_ops > MAX_TRIED_OPS:
         return best
-    best_s, tries = _simulated_s(model, best), 0
+    tries = 0
     for by in (-1, 1):
         while tries < MAX_TRIES and (other := _neighbour(model, best, by)) is not None:
             tries += 1
-            other_s = _simulated_s(model, other)
-            if other_s >= best_s:
+            if model.counts_s(other).mean() >= model.counts_s(best).mean():
                 break
-            best, best_s = other, other_s
+            best = other
     return best
-
-
-def _simulated_s(model: RebuiltPipeline, counts: Counts) -> float:
-    return float(model.counts_s(counts).mean())
 
 
 def _unit(model: RebuiltPipeline) -> int:
@@ -154,38 +144,39 @@ def _balanced(model: RebuiltPipeline) -> Counts:
 
 def _neighbour(model: RebuiltPipeline, counts: Counts, by: int) -> Counts | None:
     """One more or fewer for the replica with fewest; None if that is clearly longer."""
-    unit, each_s, besides_s = _unit(model), model.microbatch_s, model.fill_s
+    unit, took_s, besides_s = _unit(model), model.microbatch_s, model.fill_s
     slowest = int(np.argmin(counts))
     moved = list(counts)
     moved[slowest] += by * unit
     if moved[slowest] < 1:
         return None
-    ends_s = besides_s + (np.asarray(counts) + unit * (by < 0)) * each_s
+    ends_s = besides_s + (np.asarray(counts) + unit * (by < 0)) * took_s
     ends_s[slowest] = np.inf if by < 0 else -np.inf
     other = int(ends_s.argmin() if by < 0 else ends_s.argmax())
     moved[other] -= by * unit
     if moved[other] < 1:
         return None
-    limits = [largest_time_s(each, each_s.tolist(), besides_s.tolist()) for each in (moved, counts)]
-    return tuple(moved) if limits[0] <= limits[1] * MAX_WORSE else None
+    moved_s, now_s = (
+        largest_time_s(numbers, took_s.tolist(), besides_s.tolist()) for numbers in (moved, counts)
+    )
+    return tuple(moved) if moved_s <= now_s * MAX_WORSE else None
 
 
 def _title(model: RebuiltPipeline, counts: Counts) -> str:
     fewer = [rank for rank, count in enumerate(counts) if count < model.num_microbatches]
     moved = sum(model.num_microbatches - counts[rank] for rank in fewer)
-    what = f"{moved} micro-batch{'es' if moved > 1 else ''} a step"
+    number = f"{moved} micro-batch{'es' if moved > 1 else ''} a step"
     if len(fewer) == 1:
         return (
-            f"Move {what} off dp rank {fewer[0]}: {counts[fewer[0]]} instead of "
+            f"Move {number} off dp rank {fewer[0]}: {counts[fewer[0]]} instead of "
             f"{model.num_microbatches}"
         )
-    return f"Move {what} off {len(fewer)} slow replicas"
+    return f"Move {number} off {len(fewer)} slow replicas"
 
 
 def _risk(model: RebuiltPipeline, counts: Counts) -> str:
-    activations = ""
-    if model.recorded.schedule.name == "gpipe":
-        activations = " Replicas with more micro-batches hold more activations."
+    holds_all = model.recorded.schedule.name == "gpipe"
+    activations = " Replicas with more micro-batches hold more activations." if holds_all else ""
     return (
         "Gradients must be weighted by each replica's count, or the training result changes. "
         "Megatron-LM has no option for it."
@@ -193,14 +184,6 @@ def _risk(model: RebuiltPipeline, counts: Counts) -> str:
         + " Steps of replicas with different counts cannot be replayed: while the job runs so, "
         "Paceline shows no figures of it. Not worth it where the worker can be replaced soon."
     )
-
-
-def weights(counts: Sequence[int]) -> list[float]:
-    """Factor of each replica's mean loss, m_i dp / M.
-
-    With it, the mean of the replicas' gradients is the mean over all micro-batches.
-    """
-    return [count * len(counts) / sum(counts) for count in counts]
 
 
 def torch_takes(schedule: str | None, counts: Sequence[int], pp_size: int) -> bool:
@@ -228,11 +211,10 @@ def pastes(counts: Sequence[int], schedule: str | None, *, takes: bool) -> tuple
         "count = COUNTS[dp_rank]  # also how many the data loader gives this rank\n"
         "weight = count * len(COUNTS) / sum(COUNTS)\n"
     )
-    found = {
-        "microbatches": list(counts),
-        "loss_weights": [round(each, 6) for each in weights(counts)],
-    }
-    as_json = Paste("Micro-batches of each dp rank (JSON)", json.dumps(found))
+    # m_i dp / M: the mean of the replicas' gradients is then the mean over all micro-batches.
+    loss_weights = [round(count * len(counts) / sum(counts), 6) for count in counts]
+    document = json.dumps({"microbatches": list(counts), "loss_weights": loss_weights})
+    as_json = Paste("Micro-batches of each dp rank (JSON)", document)
     if schedule is None:
         return as_json, Paste("PyTorch", numbers + _LOOP)
     if not takes:

@@ -5,9 +5,9 @@ that 1 / v as long, zero-bubble schedules fill it with gradients of weights, and
 micro-batches make it shorter. Each is simulated (`rebuilt_pipeline.py`); the fastest is advised,
 where even the cautious end of its range wins 3 %.
 
-What the record does not tell is assumed, and said: layers are alike, half of a backward (0.3 to
+Assumptions, where the record shows nothing, are named: layers are alike, half of a backward (0.3 to
 0.6) computes weights' gradients, and smaller micro-batches shrink in proportion. Fewer and larger
-micro-batches are never offered: they win only the fixed costs of each, which no record tells.
+micro-batches are never offered: they win only the fixed costs of each, which no record shows.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -16,25 +16,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from app.advice.fix import AdviceCase, Fix, Need, NotOffered, Paste
-from app.advice.rebuilt_pipeline import (
-    Rebuilt,
-    RebuiltPipeline,
-    no_once_delays,
-    rebuilt_change,
-    step_s_of_variants,
-)
+from app.advice.rebuilt_pipeline import Rebuilt, RebuiltPipeline, no_once_delays, step_s_of_variants
 from app.advice.recorded_pipeline import NotRebuilt
-from app.synth.drawing import DrawnSteps
 from app.synth.schedules import Interleaved, ZeroBubble
 from app.trace.window import Floats
-
-
-def with_slower_computations(job: Rebuilt, factor: float) -> Rebuilt:
-    """All forwards and backwards so many times as long."""
-    drawn = replace(
-        job.drawn, forward_s=job.drawn.forward_s * factor, backward_s=job.drawn.backward_s * factor
-    )
-    return replace(job, drawn=drawn)
 
 
 def with_split_backward(job: Rebuilt, weight_share: float) -> Rebuilt:
@@ -59,8 +44,8 @@ def with_chunks(job: Rebuilt, chunk_shares: Floats) -> Rebuilt:
     delay_s = np.zeros((*chunk_shares.shape, drawn.forward_s.shape[2], 1, 1))
     once_s = dict(drawn.once_s)
     for name in ("params-all-gather", "grads-reduce-scatter"):
-        each_s = once_s[name].sum(axis=1, keepdims=True) / chunks
-        once_s[name] = np.repeat(each_s, chunks, axis=1)
+        chunk_s = once_s[name].sum(axis=1, keepdims=True) / chunks
+        once_s[name] = np.repeat(chunk_s, chunks, axis=1)
     return replace(
         job,
         schedule=Interleaved(),
@@ -98,19 +83,21 @@ def with_smaller_microbatches(
     """
     computed = fixed_share + (1 - fixed_share) / times
     moved = fixed_transfer + (1 - fixed_transfer) / times
-    drawn: DrawnSteps = replace(
-        job.drawn,
-        forward_s=np.repeat(job.drawn.forward_s, times, axis=2) * computed,
-        backward_s=np.repeat(job.drawn.backward_s, times, axis=2) * computed,
-        forward_transfer_s=np.repeat(job.drawn.forward_transfer_s, times, axis=2) * moved,
-        backward_transfer_s=np.repeat(job.drawn.backward_transfer_s, times, axis=2) * moved,
-        forward_delay_s=np.repeat(job.drawn.forward_delay_s, times, axis=2),
-        backward_delay_s=np.repeat(job.drawn.backward_delay_s, times, axis=2),
-    )
-    if job.drawn.weight_share is not None and job.drawn.weight_delay_s is not None:
-        drawn.weight_share = np.repeat(job.drawn.weight_share, times, axis=2)
-        drawn.weight_delay_s = np.repeat(job.drawn.weight_delay_s, times, axis=2)
-    return replace(job, counts=job.counts * times, drawn=drawn)
+    factors = {
+        "forward_s": computed,
+        "backward_s": computed,
+        "forward_transfer_s": moved,
+        "backward_transfer_s": moved,
+        "forward_delay_s": 1.0,
+        "backward_delay_s": 1.0,
+    }
+    if job.drawn.weight_share is not None:
+        factors |= {"weight_share": 1.0, "weight_delay_s": 1.0}
+    repeated = {
+        name: getattr(job.drawn, name).repeat(times, axis=2) * factor
+        for name, factor in factors.items()
+    }
+    return replace(job, counts=job.counts * times, drawn=replace(job.drawn, **repeated))
 
 
 def end_heavy_shares(stage_s: Floats, chunks: int) -> Floats:
@@ -138,7 +125,7 @@ CHUNKS = (4, 2)
 # Larger pipelines, in operations of a replica's step, take too long to simulate: about 0.3 s.
 MAX_PIPELINE_OPS = 15_000
 TIMES_MICROBATCHES = 2
-# Of each backward, what computes weights' gradients: expected, least and most.
+# Share of a backward that computes weights' gradients: expected, least and most.
 WEIGHT_SHARE, LEAST_WEIGHT_SHARE, MOST_WEIGHT_SHARE = 0.5, 0.3, 0.6
 # Cautious ends: chunks compute so much longer; so much of a computation does not shrink.
 CHUNK_OVERHEAD, FIXED_SHARE = 0.02, 0.05
@@ -177,7 +164,7 @@ def other_schedule(case: AdviceCase) -> Fix | NotOffered:
     if idle < MIN_GAIN:
         return NotOffered(NAME, f"the busiest worker idles for {idle:.1%} of the step only")
     best: Fix | None = None
-    for option in sorted(options(case, model), key=lambda each: -each.most_won):
+    for option in sorted(options(case, model), key=lambda option: -option.most_won):
         if best and case.step_s - best.step_s >= option.most_won * SLACK * model.fill_s.max():
             break
         fix = fix_of_option(case, model, option)
@@ -223,7 +210,7 @@ def fix_of_option(case: AdviceCase, model: RebuiltPipeline, option: Option) -> F
         step_range_s=(min(times_s), max(times_s)),
         certainty=CONFIDENCE,
         risk=option.risk,
-        change=rebuilt_change(model, lambda now: option.variants(now)[0].step_s()),
+        change=model.change(lambda now: option.variants(now)[0].step_s()),
         paste=option.paste,
         needs=(*option.needs, *_needs(case), *case.restart_needs()),
         microbatches=option.microbatches,
@@ -235,8 +222,8 @@ def _layers_per_chunk(case: AdviceCase, model: RebuiltPipeline, chunks: int) -> 
     sizes, facts = model.group.template.parallelism, case.facts
     layers = facts.layers or 0
     if facts.layers_by_stage is not None:
-        equal = len(set(facts.layers_by_stage)) == 1
-        layers = sum(facts.layers_by_stage) if equal else 0
+        are_equal = len(set(facts.layers_by_stage)) == 1
+        layers = sum(facts.layers_by_stage) if are_equal else 0
     if layers % (sizes.pp_size * chunks) or model.num_microbatches % sizes.pp_size:
         return 0
     return layers // (sizes.pp_size * chunks)
@@ -246,7 +233,11 @@ def _interleaved(chunks: int, layers: int) -> Option:
     def variants(now: RebuiltPipeline) -> Sequence[Rebuilt]:
         shares = end_heavy_shares(now.stage_s.mean(axis=(1, 2)), chunks)
         expected = with_chunks(now.as_is(), shares)
-        return expected, with_slower_computations(expected, 1 + CHUNK_OVERHEAD)
+        slower = {
+            name: getattr(expected.drawn, name) * (1 + CHUNK_OVERHEAD)
+            for name in ("forward_s", "backward_s")
+        }
+        return expected, replace(expected, drawn=replace(expected.drawn, **slower))
 
     return Option(
         kind="interleaved",
@@ -277,6 +268,11 @@ def _zero_bubble(model: RebuiltPipeline) -> Option:
         shares = WEIGHT_SHARE, LEAST_WEIGHT_SHARE, MOST_WEIGHT_SHARE
         return [with_split_backward(now.as_is(), share) for share in shares]
 
+    code = (
+        f"schedule = ScheduleInterleavedZeroBubble(\n"
+        f"    [stage], n_microbatches={m}, loss_fn=loss_fn\n)"
+    )
+    need = Need(f"a multiple of {rounds} micro-batches, which PyTorch's schedule asks for")
     torch_takes = m % rounds == 0
     return Option(
         kind="zero-bubble",
@@ -287,18 +283,8 @@ def _zero_bubble(model: RebuiltPipeline) -> Option:
         f"({LEAST_WEIGHT_SHARE:.0%} to {MOST_WEIGHT_SHARE:.0%} in the range); the record does not "
         "tell. Not with torch.compile; Megatron-LM and torchtitan have no such schedule with one "
         "model chunk a stage.",
-        paste=(
-            Paste(
-                "torch.distributed.pipelining",
-                f"schedule = ScheduleInterleavedZeroBubble(\n"
-                f"    [stage], n_microbatches={m}, loss_fn=loss_fn\n)",
-            ),
-        )
-        if torch_takes
-        else (),
-        needs=()
-        if torch_takes
-        else (Need(f"a multiple of {rounds} micro-batches, which PyTorch's schedule asks for"),),
+        paste=(Paste("torch.distributed.pipelining", code),) if torch_takes else (),
+        needs=() if torch_takes else (need,),
     )
 
 
@@ -308,10 +294,10 @@ def _smaller_microbatches(model: RebuiltPipeline) -> Option:
 
     def variants(now: RebuiltPipeline) -> Sequence[Rebuilt]:
         job = now.as_is()
-        cautious = with_smaller_microbatches(
-            job, times, fixed_share=FIXED_SHARE, fixed_transfer=1.0
+        return (
+            with_smaller_microbatches(job, times),
+            with_smaller_microbatches(job, times, fixed_share=FIXED_SHARE, fixed_transfer=1.0),
         )
-        return with_smaller_microbatches(job, times), cautious
 
     return Option(
         kind="micro-batches",

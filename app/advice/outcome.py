@@ -19,7 +19,7 @@ State = Literal["open", "applied", "measured", "gone", "not-comparable", "expire
 LIVE: tuple[State, ...] = ("open", "applied")
 # An outcome is final after so many complete windows with the fix, or at the end of the run.
 NUM_MEASURED = 3
-# A cause must be gone for so many complete windows in a row, after it was found in as many.
+# A cause must be gone for so many complete windows in a row, after as many had it.
 _NUM_GONE = 2
 # Pauses come and go: planned only if unseen for so long, after windows in a row that all had them.
 _NUM_GONE_PAUSES = 3
@@ -29,7 +29,7 @@ _MAX_DRIFT = 0.05
 
 @dataclass(frozen=True, slots=True)
 class SeenWindow:
-    """What one complete window shows of the fix.
+    """The state of the fix in one complete window.
 
     `step_s` is its mean simulated step, of uneven sequences at the work of the prediction.
     """
@@ -54,10 +54,10 @@ class SeenWindow:
 
 @dataclass(frozen=True, slots=True)
 class Tracked:
-    """A prediction for the window at `epoch` and `first_step`, and what became of it.
+    """A prediction for the window at `epoch` and `first_step`, and its outcome.
 
     `before_s` is T there, in seconds. `windows` are the last ones while it is open, then those with
-    the fix; in `num_there` windows the cause was found, that of the prediction included. `achieved`
+    the fix; `num_there` windows had the cause, that of the prediction included. `achieved`
     is T before / T after, over the windows so far; None before the first.
     """
 
@@ -104,7 +104,7 @@ class Prediction:
 
     @property
     def sentence(self) -> str:
-        """What was predicted and what was achieved so far."""
+        """The predicted speed-up and the achieved one so far."""
         return outcome_sentence(self.tracked, self.speed_up)
 
 
@@ -114,17 +114,12 @@ def prediction_of(fix: TopFix, window: FollowedWindow) -> Prediction | None:
     if sign is None:
         return None
     least_s, most_s = fix.step_range_s
-    return Prediction(
-        fix.title,
-        fix.step_s,
-        (least_s, most_s),
-        fix.gpu_hours_per_day,
-        Tracked(fix.fix, sign, window.epoch, window.first_step, fix.step_s_before),
-    )
+    tracked = Tracked(fix.fix, sign, window.epoch, window.first_step, fix.step_s_before)
+    return Prediction(fix.title, fix.step_s, (least_s, most_s), fix.gpu_hours_per_day, tracked)
 
 
 def predicted_again(old: Tracked, new: Tracked) -> Tracked:
-    """The newer prediction of the same open fix; the cause was found in the windows before, too."""
+    """The newer prediction of the same open fix; the windows before had the cause, too."""
     return replace(new, num_there=max(old.num_there, new.num_there))
 
 
@@ -133,18 +128,13 @@ def advance(tracked: Tracked, window: FollowedWindow) -> Tracked:
     place = (window.epoch, window.first_step)
     if not tracked.is_live or place <= (tracked.epoch, tracked.first_step):
         return tracked
-    seen = SeenWindow(
-        *place,
-        len(window.result.steps),
-        comparable_step_s(tracked.sign, window),
-        seen_in(tracked.sign, window),
-        window.causes,
-    )
-    others = [each for each in tracked.windows if each.place != place]
+    step_s, state = comparable_step_s(tracked.sign, window), seen_in(tracked.sign, window)
+    seen = SeenWindow(*place, len(window.result.steps), step_s, state, window.causes)
+    others = [other for other in tracked.windows if other.place != place]
     is_new = len(others) == len(tracked.windows)
     if is_new and tracked.windows and place < tracked.windows[0].place:
-        return tracked  # an older one, whose turn is over
-    in_order = tuple(sorted([*others, seen], key=lambda each: each.place))
+        return tracked  # an older one, which is no longer followed
+    in_order = tuple(sorted([*others, seen], key=lambda shown: shown.place))
     num_there = _num_there(tracked, seen) if is_new else tracked.num_there
     followed = replace(tracked, windows=in_order, num_there=num_there)
     return _measured(followed) if followed.state == "applied" else _noticed(followed)
@@ -161,21 +151,20 @@ def _num_there(tracked: Tracked, seen: SeenWindow) -> int:
 def advance_all(tracked: Sequence[Tracked], window: FollowedWindow) -> list[Tracked]:
     """All predictions of one job after a complete window.
 
-    Fixes that are applied at once cannot be told apart: both are measured, and say so. What was
-    predicted before another fix was applied is out of date, and expires.
+    Fixes that are applied at once cannot be told apart: both are measured, and say so. Predictions
+    from before another fix was applied are out of date, and expire.
     """
-    after = [advance(each, window) for each in tracked]
+    after = [advance(prediction, window) for prediction in tracked]
     for before, now in zip(tracked, after, strict=True):
         if before.applied_at is None and now.applied_at is not None:
-            after = [_beside(each, now) for each in after]
+            after = [_beside(prediction, now) for prediction in after]
     return after
 
 
 def finish_run(tracked: Tracked, epoch: int) -> Tracked:
-    """After the end of a run: what was measured in it, in however few windows, is final."""
-    if tracked.state != "applied" or tracked.applied_epoch != epoch:
-        return tracked
-    if tracked.achieved is None:
+    """After the end of a run: the figures measured in it, in however few windows, are final."""
+    is_measured = tracked.state == "applied" and tracked.achieved is not None
+    if not is_measured or tracked.applied_epoch != epoch:
         return tracked
     return _with_new_causes(replace(tracked, state="measured"))
 
@@ -185,39 +174,38 @@ def _beside(tracked: Tracked, other: Tracked) -> Tracked:
     if tracked.fix == other.fix or not tracked.is_live:
         return tracked
     if tracked.applied_at is None:
-        return replace(
-            tracked, state="expired", note=f"{other.fix} was applied since: predict it again"
-        )
+        note = f"{other.fix} was applied since: predict it again"
+        return replace(tracked, state="expired", note=note)
     if tracked.applied_at == other.applied_at:
         return _noted(tracked, f"applied together with {other.fix}: the gain is that of both")
     # Windows from here on have both fixes.
-    own = tuple(each for each in tracked.windows if each.place < (other.applied_at or (0, 0)))
+    limit = other.applied_at or (0, 0)
+    own = tuple(window for window in tracked.windows if window.place < limit)
     note = f"{other.fix} was applied soon after"
     if not own:
         return replace(tracked, state="not-comparable", achieved=None, windows=(), note=note)
     return replace(_with_achieved(replace(tracked, windows=own)), state="measured")
 
 
+_NOT_COMPARABLE: dict[Seen, str] = {
+    "other-shape": "the job has other sizes or another number of micro-batches now",
+    "other-work": "micro-batches compute for another time than the fix explains: is it other work?",
+}
+
+
 def _noticed(tracked: Tracked) -> Tracked:
     """An open prediction, after its last windows."""
     last = tracked.windows[-1]
-    if last.seen == "other-shape":
-        return replace(
-            tracked, state="not-comparable", windows=(),
-            note="the job has other sizes or another number of micro-batches now",
-        )  # fmt: skip
-    if last.seen == "other-work":
-        return replace(
-            tracked, state="not-comparable", windows=(),
-            note="micro-batches compute for another time than the fix explains: is it other work?",
-        )  # fmt: skip
+    if last.seen in _NOT_COMPARABLE:
+        note = _NOT_COMPARABLE[last.seen]
+        return replace(tracked, state="not-comparable", windows=(), note=note)
     if last.seen == "applied":
         return _applied(tracked, last)
     num_gone = _NUM_GONE_PAUSES if tracked.sign.kind == "pauses" else _NUM_GONE
     recent = tracked.windows[-num_gone:]
-    if len(recent) == num_gone and all(each.seen in ("gone", "recovered") for each in recent):
-        is_fix = all(each.seen == "gone" for each in recent) and tracked.num_there >= _NUM_GONE
-        if is_fix:
+    seen = {window.seen for window in recent}
+    if len(recent) == num_gone and seen <= {"gone", "recovered"}:
+        if seen == {"gone"} and tracked.num_there >= _NUM_GONE:
             return _applied(tracked, recent[0])
         is_link = tracked.sign.kind == "link"
         note = "no longer found: repaired, or quiet" if is_link else "the cause went away by itself"
@@ -226,21 +214,21 @@ def _noticed(tracked: Tracked) -> Tracked:
 
 
 def _applied(tracked: Tracked, since: SeenWindow) -> Tracked:
-    before = [each.step_s for each in tracked.windows if each.place < since.place]
-    with_fix = tuple(each for each in tracked.windows if each.place >= since.place)
+    before_s = [window.step_s for window in tracked.windows if window.place < since.place]
+    with_fix = tuple(window for window in tracked.windows if window.place >= since.place)
+    epoch, step = since.place
     now = replace(
-        tracked, state="applied", windows=with_fix, applied_epoch=since.epoch,
-        applied_step=since.first_step,
-    )  # fmt: skip
-    if before and abs(before[-1] / tracked.before_s - 1) > _MAX_DRIFT:
-        ratio = formatting.ratio(before[-1] / tracked.before_s)
+        tracked, state="applied", windows=with_fix, applied_epoch=epoch, applied_step=step
+    )
+    if before_s and abs(before_s[-1] / tracked.before_s - 1) > _MAX_DRIFT:
+        ratio = formatting.ratio(before_s[-1] / tracked.before_s)
         now = _noted(now, f"steps just before it took {ratio} as long as at the prediction")
     return _measured(now)
 
 
 def _measured(tracked: Tracked) -> Tracked:
-    """A prediction that is applied, with what its windows so far have achieved."""
-    comparable = tuple(each for each in tracked.windows if not each.seen.startswith("other-"))
+    """A prediction that is applied, with the speed-up achieved in its windows so far."""
+    comparable = tuple(window for window in tracked.windows if window.seen not in _NOT_COMPARABLE)
     is_over = len(comparable) < len(tracked.windows) or len(comparable) >= NUM_MEASURED
     tracked = replace(tracked, windows=comparable[:NUM_MEASURED])
     if not comparable:
@@ -250,14 +238,14 @@ def _measured(tracked: Tracked) -> Tracked:
 
 
 def _with_achieved(tracked: Tracked) -> Tracked:
-    steps = sum(each.num_steps for each in tracked.windows)
-    total_s = sum(each.num_steps * each.step_s for each in tracked.windows)
+    steps = sum(window.num_steps for window in tracked.windows)
+    total_s = sum(window.num_steps * window.step_s for window in tracked.windows)
     return replace(tracked, achieved=tracked.before_s * steps / total_s)
 
 
 def _with_new_causes(tracked: Tracked) -> Tracked:
-    found = {cause for each in tracked.windows for cause in each.causes}
-    new = sorted(found - set(tracked.sign.found))
+    causes = {cause for window in tracked.windows for cause in window.causes}
+    new = sorted(causes - set(tracked.sign.found))
     return _noted(tracked, f"found since: {', '.join(new)}") if new else tracked
 
 
@@ -279,7 +267,7 @@ _DONE = {
 
 
 def outcome_sentence(tracked: Tracked, predicted: float) -> str:
-    """What was predicted and what was achieved: `re-split at step 4,120: predicted ...`.
+    """The predicted and the achieved speed-up: `re-split at step 4,120: predicted ...`.
 
     `predicted` is the speed-up T / T_new of the prediction.
     """

@@ -1,6 +1,6 @@
 """Fix: pack documents into micro-batches of the same work, the longest ones delayed (WLB-LLM).
 
-Sums over a micro-batch tell its work but not its documents, so a packing can only be predicted with
+Sums over a micro-batch give its work but not its documents, so a packing can only be predicted with
 document lengths from the data set, and only up to the memory limit that the owner gives. Without
 them the fix asks for them.
 
@@ -17,18 +17,12 @@ from app.advice.balance_sequences import slow_workers
 from app.advice.change import Change, ChangedDurations
 from app.advice.fix import MIN_SPEED_UP, AdviceCase, Fix, Need, NotOffered, Paste
 from app.advice.sequences.balance import longest_first, random_order
-from app.advice.sequences.microbatch_work import (
-    MicrobatchWork,
-    fitted_costs,
-    microbatch_work,
-    sent_lengths,
-)
+from app.advice.sequences.microbatch_work import MicrobatchWork, microbatch_work
 from app.advice.sequences.packing import (
     PACKER,
     OutlierPacker,
     Workload,
     choose_thresholds,
-    flat,
     loader_batches,
 )
 from app.advice.sequences.sharding import (
@@ -36,7 +30,6 @@ from app.advice.sequences.sharding import (
     AttentionKernel,
     Sharding,
     choose_sharding,
-    simulated_layer_s,
 )
 from app.engine.what_if import Replayer
 from app.result import causes
@@ -65,15 +58,15 @@ MEMORY_NEEDED = Need(
 def pack_sequences(case: AdviceCase) -> Fix | NotOffered:
     """Pack the documents of a sequence-imbalance finding."""
     document_lengths, max_tokens = case.facts.document_lengths, case.facts.max_tokens
-    found = case.findings(*CAUSES)
-    if not found:
+    findings = case.findings(*CAUSES)
+    if not findings:
         return NotOffered(NAME, "sequence lengths were not found to be uneven")
     if document_lengths is None or max_tokens is None:
-        asked = (LENGTHS_NEEDED, document_lengths), (MEMORY_NEEDED, max_tokens)
+        facts = (LENGTHS_NEEDED, document_lengths), (MEMORY_NEEDED, max_tokens)
         return NotOffered(
             NAME,
             "how well documents can be packed depends on their lengths and on memory",
-            tuple(need for need, known in asked if known is None),
+            tuple(need for need, known in facts if known is None),
         )
     job = _job(case)
     if isinstance(job, NotOffered):
@@ -95,7 +88,7 @@ def pack_sequences(case: AdviceCase) -> Fix | NotOffered:
         risk=f"Micro-batches have up to {max_tokens} tokens and differ in length, which pipeline "
         "and memory must allow. Long documents are trained on some steps later.",
         change=change,
-        finding=found[0],
+        finding=findings[0],
         paste=_pastes(case, packing),
         needs=case.restart_needs(),
     )
@@ -103,7 +96,7 @@ def pack_sequences(case: AdviceCase) -> Fix | NotOffered:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Job:
-    """The job's micro-batches: their work by group of steps, their tokens, and what work costs."""
+    """The job's micro-batches: their work by group of steps, their tokens, and the cost of work."""
 
     works: tuple[tuple[Replayer, MicrobatchWork], ...]
     window_tokens: int
@@ -133,37 +126,29 @@ class _Job:
 
 
 def _job(case: AdviceCase) -> _Job | NotOffered:
-    slow, works, sent = slow_workers(case), [], []
+    slow, works = slow_workers(case), []
     for group in case.replay.groups:
         work = microbatch_work(group, slow)
         if work is None:
             return NotOffered(NAME, "micro-batches' computations are not recorded on every stage")
         works.append((group, work))
-        sent.append(sent_lengths(case.replay.window.trace, group, work))
-    at = max(range(len(works)), key=lambda at: works[at][1].factor.size)
-    lengths = sent[at]
-    costs = None if lengths is None else fitted_costs(works[at][1], lengths)
+    group, work = max(works, key=lambda of_group: of_group[1].factor.size)
+    lengths = work.sent_lengths(case.replay.window.trace, group)
+    costs = None if lengths is None else work.fitted_costs(lengths)
     if lengths is None or lengths.tokens is None or costs is None:
-        return NotOffered(
-            NAME,
-            "what a micro-batch's tokens and their squares cost is not known",
-            (LENGTHS_SENT,),
-        )
+        reason = "what a micro-batch's tokens and their squares cost is not known"
+        return NotOffered(NAME, reason, (LENGTHS_SENT,))
     tokens = float(lengths.tokens.mean())
     # A part that did not vary with tokens is of matrices, too: all but attention grows with them.
-    per_token = costs.per_token_s + costs.fixed_s / tokens
-    return _Job(
-        tuple(works),
-        round(tokens),
-        float(lengths.seq_len_sq.sum() / lengths.tokens.sum()),
-        Workload(per_token, costs.per_square_s),
-    )
+    workload = Workload(costs.per_token_s + costs.fixed_s / tokens, costs.per_square_s)
+    squares_per_token = float(lengths.seq_len_sq.sum() / lengths.tokens.sum())
+    return _Job(tuple(works), round(tokens), squares_per_token, workload)
 
 
 def _refusal(
     job: _Job, lengths: Sequence[int], max_tokens: int
 ) -> tuple[str, tuple[Need, ...]] | None:
-    """Why these facts do not do, and what is needed; None if they do."""
+    """Why these facts do not suffice, and which are needed; None if they do."""
     if not lengths or min(lengths) < 1:
         return "a document has no tokens, or there is none", (LENGTHS_NEEDED,)
     if max_tokens <= job.window_tokens:
@@ -171,7 +156,7 @@ def _refusal(
             f"micro-batches have {job.window_tokens} tokens already, and packing lets some grow",
             (MEMORY_NEEDED,),
         )
-    cut = np.array([min(each, job.window_tokens) for each in lengths], np.float64)
+    cut = np.minimum(np.asarray(lengths, np.float64), job.window_tokens)
     ratio = float((cut**2).sum() / cut.sum()) / job.squares_per_token
     if not 1 / MAX_OTHER_LENGTHS <= ratio <= MAX_OTHER_LENGTHS:
         return (
@@ -198,7 +183,7 @@ def _endless(lengths: Sequence[int], rng: np.random.Generator) -> Iterator[int]:
 def _thresholds(job: _Job, lengths: Sequence[int], max_tokens: int) -> tuple[int, ...]:
     num_microbatches = min(job.num_microbatches, _SAMPLE_MICROBATCHES)
     source = _endless(lengths, np.random.default_rng(0))
-    sample = flat(loader_batches(source, _SAMPLE_STEPS, num_microbatches, job.window_tokens))
+    sample = loader_batches(source, _SAMPLE_STEPS, num_microbatches, job.window_tokens)
     return choose_thresholds(sample, job.workload, num_microbatches, max_tokens, NUM_QUEUES)
 
 
@@ -221,8 +206,8 @@ class _Packing:
         dp_size, number, num_steps = work.factor.shape
         packed = np.array(self._packed_work(dp_size * number, num_steps, rng)).T
         order = random_order(longest_first(packed, dp_size), dp_size, rng)
-        found = np.take_along_axis(packed[None], order, axis=1)
-        return np.asarray(found * (work.factor.mean() / found.mean()))
+        by_rank = np.take_along_axis(packed[None], order, axis=1)
+        return np.asarray(by_rank * (work.factor.mean() / by_rank.mean()))
 
     def _packed_work(
         self, number: int, num_steps: int, rng: np.random.Generator
@@ -234,9 +219,11 @@ class _Packing:
         steps = _WARM_UP_STEPS + num_steps
         packed = [
             packer.pack(batch)
-            for batch in flat(loader_batches(source, steps, number, self.job.window_tokens))
+            for batch in loader_batches(source, steps, number, self.job.window_tokens)
         ]
-        return [[workload.of_all(each) for each in step] for step in packed[_WARM_UP_STEPS:]]
+        return [
+            [workload.of_all(documents) for documents in step] for step in packed[_WARM_UP_STEPS:]
+        ]
 
 
 def _pastes(case: AdviceCase, packing: _Packing) -> tuple[Paste, ...]:
@@ -248,15 +235,15 @@ def _pastes(case: AdviceCase, packing: _Packing) -> tuple[Paste, ...]:
         per_token=f"{job.workload.per_token:.4g}",
         per_square=f"{job.workload.per_square:.4g}",
     )
-    found = [Paste("Python: packer for the loader, of all dp ranks' micro-batches", code)]
+    pastes = [Paste("Python: packer for the loader, of all dp ranks' micro-batches", code)]
     if cp_size > 1:
         per_document, speed_up = _sharding(packing, cp_size)
         label = (
             f"Python: context-parallel sharding, {per_document:.0%} of micro-batches per "
             f"document: attention {speed_up:.2f}x as fast, by a model of its kernel"
         )
-        found.append(Paste(label, CHOOSE_SHARDING.format(cp_size=cp_size)))
-    return tuple(found)
+        pastes.append(Paste(label, CHOOSE_SHARDING.format(cp_size=cp_size)))
+    return tuple(pastes)
 
 
 def _sharding(packing: _Packing, cp_size: int) -> tuple[float, float]:
@@ -267,7 +254,7 @@ def _sharding(packing: _Packing, cp_size: int) -> tuple[float, float]:
     number, job = min(packing.job.num_microbatches, _SAMPLE_MICROBATCHES), packing.job
     packer = OutlierPacker(job.workload, number, packing.max_tokens, packing.thresholds)
     source = _endless(packing.lengths, np.random.default_rng(0))
-    batches = flat(loader_batches(source, _WARM_UP_STEPS, number, job.window_tokens))
+    batches = loader_batches(source, _WARM_UP_STEPS, number, job.window_tokens)
     packed = [
         [doc.tokens for doc in documents] for batch in batches for documents in packer.pack(batch)
     ]
@@ -275,7 +262,7 @@ def _sharding(packing: _Packing, cp_size: int) -> tuple[float, float]:
     for tokens in filter(None, packed):
         chosen.append(choose_sharding(tokens, cp_size))
         took_s += [
-            simulated_layer_s(tokens, cp_size, sharding, kernel, linear_token_s=0.0)
+            kernel.slowest_s(tokens, cp_size, sharding)
             for sharding in (Sharding.PER_SEQUENCE, chosen[-1])
         ]
     per_document = sum(sharding is Sharding.PER_DOCUMENT for sharding in chosen)

@@ -63,8 +63,8 @@ def step_times(
         schedule.check(parallelism, count)
         members = np.flatnonzero(np.asarray(counts) == count)
         structure = replica_structure(parallelism, count, schedule)
-        some = Execution(structure, of_dp_ranks(drawn, members.tolist()))
-        computed_s[..., members] = some.run_pipeline()
+        alike = Execution(structure, of_dp_ranks(drawn, members.tolist()))
+        computed_s[..., members] = alike.run_pipeline()
     ends = Execution(ReplicaStructure(parallelism, 0, ((),) * parallelism.pp_size), drawn)
     ends.finish(computed_s)
     return np.asarray(computed_s.max(axis=(0, 2)))
@@ -72,7 +72,7 @@ def step_times(
 
 def of_dp_ranks(drawn: DrawnSteps, dp_ranks: Sequence[int]) -> DrawnSteps:
     """The durations of some dp ranks; those that all ranks share stay."""
-    names = (field.name for field in fields(drawn) if field.name not in ("steps", "interruptions"))
+    names = {field.name for field in fields(drawn)} - {"steps", "interruptions"}
     taken = {name: _taken(getattr(drawn, name), dp_ranks) for name in names}
     return replace(drawn, interruptions=[], **taken)
 
@@ -97,7 +97,7 @@ class Rebuilt:
     """The steps that a job would make.
 
     `counts` [dp] are micro-batches of each replica; `drawn` has durations of all dp ranks of
-    `parallelism`. `dp_ranks` [steps, replicas] tells whose they are.
+    `parallelism`. `dp_ranks` [steps, replicas] are their dp ranks.
     """
 
     parallelism: Parallelism
@@ -118,18 +118,18 @@ class Rebuilt:
 def step_s_of_variants(variants: Sequence[Rebuilt]) -> Floats:
     """[variants, steps], seconds, of jobs that differ in durations only; simulated together."""
     first = variants[0]
-    every = [variant.drawn for variant in variants]
+    drawn_variants = [variant.drawn for variant in variants]
 
     def joined(name: str) -> Any:
-        return np.concatenate([getattr(drawn, name) for drawn in every], axis=-2)
+        return np.concatenate([getattr(drawn, name) for drawn in drawn_variants], axis=-2)
 
     drawn = replace(
         first.drawn,
-        steps=np.concatenate([drawn.steps for drawn in every]),
+        steps=np.concatenate([drawn.steps for drawn in drawn_variants]),
         is_silent=joined("is_silent"),
         weight_share=None if first.drawn.weight_share is None else joined("weight_share"),
         once_s={
-            name: np.concatenate([drawn.once_s[name] for drawn in every], axis=-2)
+            name: np.concatenate([drawn.once_s[name] for drawn in drawn_variants], axis=-2)
             for name in first.drawn.once_s
         },
         **{name: joined(name) for name in _COMPUTED_OR_MOVED},
@@ -159,12 +159,26 @@ class RebuiltPipeline:
     @property
     def num_microbatches(self) -> int:
         """Micro-batches of each replica in a step, as recorded."""
-        return self.recorded.num_microbatches
+        return self.recorded.structure.num_microbatches
 
-    def of_groups(self, groups: Sequence[Replayer]) -> "RebuiltPipeline":
+    def change(self, other_s: "Callable[[RebuiltPipeline], Floats]") -> Change:
+        """The change by a fix that makes the job another pipeline.
+
+        `other_s` are the times of the chosen steps of that pipeline, in seconds. The mean step of
+        all groups changes by their ratio to those of the pipeline as it is.
+        """
+
+        def rebuild(groups: Sequence[Replayer]) -> float:
+            current = self._of_groups(groups)
+            before_s = float(np.concatenate([group.simulated_s for group in groups]).mean())
+            return before_s * float(other_s(current).mean() / current.as_is_s.mean())
+
+        return Change(rebuild=rebuild)
+
+    def _of_groups(self, groups: Sequence[Replayer]) -> "RebuiltPipeline":
         """The same pipeline at the durations of other groups, of the structures of the replay's."""
         if groups[self.position] is self.group:
-            return self  # and what it has computed already
+            return self  # with everything that it has computed already
         return replace(self, recorded=replace(self.recorded, group=groups[self.position]))
 
     @property
@@ -179,7 +193,7 @@ class RebuiltPipeline:
         rows = np.concatenate(
             [rows.reshape(group.pp_size, -1) for rows in self.recorded.rows.values()], axis=1
         )
-        total_s = np.stack([group.durations.recorded_s[of].sum(axis=0) for of in rows])
+        total_s = np.stack([group.durations.recorded_s[ops].sum(axis=0) for ops in rows])
         by_lane = total_s.reshape(group.pp_size, group.dp_size, -1).transpose(0, 2, 1)
         return np.asarray(by_lane / self.num_microbatches)
 
@@ -203,13 +217,9 @@ class RebuiltPipeline:
         wanted = np.asarray(counts)
         dp_ranks = self._replicas(wanted)
         numbers = np.arange(int(wanted.max())) % self.num_microbatches
-        return Rebuilt(
-            replace(self.group.template.parallelism, dp_size=dp_ranks.shape[1], ep_size=1),
-            self.recorded.schedule,
-            self._counts_of(wanted, dp_ranks),
-            self._drawn(numbers, dp_ranks),
-            dp_ranks,
-        )
+        sizes = replace(self.group.template.parallelism, dp_size=dp_ranks.shape[1], ep_size=1)
+        drawn = self._drawn(numbers, dp_ranks)
+        return Rebuilt(sizes, self.recorded.schedule, wanted[dp_ranks[0]], drawn, dp_ranks)
 
     @cached_property
     def as_is_s(self) -> Floats:
@@ -218,10 +228,10 @@ class RebuiltPipeline:
 
     def counts_s(self, counts: Sequence[int]) -> Floats:
         """[chosen steps], seconds, with these micro-batches on each dp rank."""
-        known = self._counts_s
-        if tuple(counts) not in known:
-            known[tuple(counts)] = self.with_counts(counts).step_s()
-        return known[tuple(counts)]
+        key = tuple(counts)
+        if key not in self._counts_s:
+            self._counts_s[key] = self.with_counts(counts).step_s()
+        return self._counts_s[key]
 
     @cached_property
     def _counts_s(self) -> dict[tuple[int, ...], Floats]:
@@ -242,7 +252,7 @@ class RebuiltPipeline:
         return max(1, self.max_ops // self.recorded.structure.num_ops)
 
     def _replicas(self, counts: Ints) -> Ints:
-        """[steps, replicas], for each chosen step the replicas of each count with most work.
+        """[steps, replicas], the replicas of each count with most work, by chosen step.
 
         A column has replicas of one count, so that a step's replicas are simulated side by side.
         """
@@ -253,17 +263,13 @@ class RebuiltPipeline:
         of_stage = self.stage_s[:, steps]
         longest_s = of_stage.max(axis=0)
         load_s = longest_s * counts + of_stage.sum(axis=0) - longest_s
-        found = []
+        chosen = []
         for count in np.unique(counts):
             alike = np.flatnonzero(counts == count)
             most = min(alike.size, max(MIN_REPLICAS, number * alike.size // dp_size))
             order = np.argsort(-load_s[:, alike], axis=1, kind="stable")[:, :most]
-            found.append(alike[order])
-        return np.concatenate(found, axis=1)
-
-    @staticmethod
-    def _counts_of(counts: Ints, dp_ranks: Ints) -> Ints:
-        return np.asarray(counts[dp_ranks[0]])
+            chosen.append(alike[order])
+        return np.concatenate(chosen, axis=1)
 
     def _drawn(self, numbers: Ints, dp_ranks: Ints) -> DrawnSteps:
         """Recorded durations of these micro-batches, without launch delays."""
@@ -271,6 +277,7 @@ class RebuiltPipeline:
         lanes = dp_ranks * len(group.steps) + self.steps[:, None]
         times = _RecordedTimes(group, lanes)
         forward_s = times.of(rows[ComputeKind.FORWARD][..., numbers])
+        delay_s = np.zeros((*forward_s.shape[:3], 1, 1))
         weight_share = None
         if self.splits_backward:
             weight_s = times.of(rows[ComputeKind.BACKWARD_WEIGHT][..., numbers])
@@ -284,36 +291,16 @@ class RebuiltPipeline:
             steps=np.asarray(group.steps)[self.steps],
             forward_s=forward_s,
             backward_s=backward_s,
-            forward_delay_s=_no_delay(forward_s),
-            backward_delay_s=_no_delay(forward_s),
+            forward_delay_s=delay_s,
+            backward_delay_s=delay_s,
             forward_transfer_s=times.of(received[Direction.FORWARD][..., numbers]),
             backward_transfer_s=times.of(received[Direction.BACKWARD][..., numbers]),
             once_s=once_s,
             once_delay_s=no_once_delays(once_s, group.pp_size),
             is_silent=np.zeros((group.pp_size, *lanes.shape), np.bool_),
             weight_share=weight_share,
-            weight_delay_s=None if weight_share is None else _no_delay(forward_s),
+            weight_delay_s=None if weight_share is None else delay_s,
         )
-
-
-# [chosen steps], seconds, of another pipeline.
-Other = Callable[[RebuiltPipeline], Floats]
-
-
-def predicted_step_s(model: RebuiltPipeline, groups: Sequence[Replayer], other: Other) -> float:
-    """Seconds: the mean step of all groups, times that of the other pipeline to that as it is.
-
-    Raises:
-        InvalidRequest: the other schedule does not fit.
-    """
-    current = model.of_groups(groups)
-    before_s = float(np.concatenate([group.simulated_s for group in groups]).mean())
-    return before_s * float(other(current).mean() / current.as_is_s.mean())
-
-
-def rebuilt_change(model: RebuiltPipeline, other: Other) -> Change:
-    """What a fix does that makes the job another pipeline."""
-    return Change(rebuild=lambda groups: predicted_step_s(model, groups, other))
 
 
 def rebuilt_pipeline(groups: Sequence[Replayer]) -> RebuiltPipeline | NotRebuilt:
@@ -338,10 +325,6 @@ def no_once_delays(once_s: dict[str, Floats], pp_size: int) -> dict[str, Floats]
     return {name: np.zeros((pp_size, step_s.shape[1], 1, 1)) for name, step_s in once_s.items()}
 
 
-def _no_delay(computation_s: Floats) -> Floats:
-    return np.zeros((*computation_s.shape[:3], 1, 1))
-
-
 @dataclass(frozen=True)
 class _RecordedTimes:
     """Durations in chosen lanes, [steps, replicas]."""
@@ -351,22 +334,23 @@ class _RecordedTimes:
 
     def of(self, rows: Ints) -> Floats:
         """[*rows, steps, replicas], seconds; 0 where there is no row, or a transfer is negative."""
-        taken = self.group.durations.recorded_s[rows[..., None, None], self.lanes]
-        return np.where(rows[..., None, None] < 0, 0.0, np.maximum(taken, 0.0))
+        cells = rows[..., None, None]
+        recorded_s = self.group.durations.recorded_s[cells, self.lanes]
+        return np.where(cells < 0, 0.0, np.maximum(recorded_s, 0.0))
 
     def once(self) -> dict[str, Floats]:
         """{op type: [stages, chunks, steps, replicas]} of a step's ends."""
         template = self.group.template
-        found = {}
+        once_s = {}
         for name in ONCE:
             chunks = template.parallelism.vpp_size if name in PER_CHUNK else 1
             every_s = np.zeros((self.group.pp_size, chunks, *self.lanes.shape))
             for stage, of_type in enumerate(template.of_stage):
                 for op in of_type[name]:
                     chunk = max(int(template.mc[op]), 0) if chunks > 1 else 0
-                    taken = self.group.durations.recorded_s[op, self.lanes]
-                    every_s[stage, chunk] += np.maximum(taken, 0.0)
+                    recorded_s = self.group.durations.recorded_s[op, self.lanes]
+                    every_s[stage, chunk] += np.maximum(recorded_s, 0.0)
             if name == "embedding-grads-all-reduce":
                 every_s = every_s[[0, -1]] if self.group.pp_size > 1 else every_s[:0]
-            found[name] = every_s
-        return found
+            once_s[name] = every_s
+        return once_s

@@ -1,7 +1,7 @@
 """A recorded job's pipeline: its schedule, and which rows of the replay are its computations.
 
-What has no place in the pipelines of `app/synth` (own op types, gradient buckets that overlap
-computations) makes a job that cannot be rebuilt; the reason says which.
+A job with operations that have no place in the pipelines of `app/synth` (own op types, gradient
+buckets that overlap computations) cannot be rebuilt; the reason says which.
 """
 
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ from app.trace.ops import Direction
 from app.trace.window import Ints
 
 PARTS = {part.value: part for part in ComputeKind}
-# Operations at a step's ends; those of `PER_CHUNK` occur once for each model chunk.
+# Operations at a step's ends; those of `PER_CHUNK` occur once per model chunk.
 PER_CHUNK = ("params-all-gather", "grads-reduce-scatter")
 ONCE = (
     *PER_CHUNK,
@@ -34,7 +34,7 @@ _KNOWN = frozenset({*PARTS, *ONCE, *P2P_OPS})
 
 @dataclass(frozen=True, slots=True)
 class NotRebuilt:
-    """Why a job's pipeline cannot be rebuilt."""
+    """The reason why a job's pipeline cannot be rebuilt."""
 
     reason: str
 
@@ -52,11 +52,6 @@ class RecordedPipeline:
     structure: ReplicaStructure
     rows: dict[ComputeKind, Ints]
     received: dict[Direction, Ints]
-
-    @property
-    def num_microbatches(self) -> int:
-        """Micro-batches of each replica in a step."""
-        return self.structure.num_microbatches
 
 
 def recorded_pipeline(group: Replayer) -> RecordedPipeline | NotRebuilt:
@@ -82,11 +77,11 @@ def recorded_pipeline(group: Replayer) -> RecordedPipeline | NotRebuilt:
 
 
 def _several_per_chunk(template: Template) -> str | None:
-    for of_type in template.of_stage:
-        for name in PER_CHUNK:
-            if len(of_type[name]) > template.parallelism.vpp_size:
-                return name
-    return None
+    most = template.parallelism.vpp_size
+    several = (
+        name for of_type in template.of_stage for name in PER_CHUNK if len(of_type[name]) > most
+    )
+    return next(several, None)
 
 
 def _orders(template: Template) -> tuple[tuple[StageWork, ...], ...] | NotRebuilt:
@@ -94,19 +89,19 @@ def _orders(template: Template) -> tuple[tuple[StageWork, ...], ...] | NotRebuil
     computes = [op for ops in template.computes for op in ops]
     if not all(template.computes) or min(template.mb_id[op] for op in computes) < 0:
         return NotRebuilt("micro-batches of its computations are not recorded (mb_id)")
-    numbers = sorted({int(template.mb_id[op]) for op in computes})
-    position = {number: k for k, number in enumerate(numbers)}
-    return tuple(
-        tuple(
-            StageWork(
-                PARTS[template.name(op)],
-                position[int(template.mb_id[op])],
-                max(int(template.mc[op]), 0),
-            )
-            for op in ops
-        )
-        for ops in template.computes
-    )
+    position = _positions(template, computes)
+
+    def work_of(op: int) -> StageWork:
+        chunk = max(int(template.mc[op]), 0)
+        return StageWork(PARTS[template.name(op)], position[int(template.mb_id[op])], chunk)
+
+    return tuple(tuple(map(work_of, ops)) for ops in template.computes)
+
+
+def _positions(template: Template, ops: Sequence[int]) -> dict[int, int]:
+    """Position of every micro-batch of some operations, from 0, by its number."""
+    numbers = sorted({int(template.mb_id[op]) for op in ops})
+    return {number: position for position, number in enumerate(numbers)}
 
 
 def _schedule_of(
@@ -127,21 +122,21 @@ def _schedule_of(
 def _rows(template: Template, structure: ReplicaStructure) -> dict[ComputeKind, Ints]:
     sizes = template.parallelism
     shape = sizes.pp_size, sizes.vpp_size, structure.num_microbatches
-    found: dict[ComputeKind, Ints] = {}
+    by_kind: dict[ComputeKind, Ints] = {}
     for stage, (ops, order) in enumerate(zip(template.computes, structure.orders, strict=True)):
         for op, work in zip(ops, order, strict=True):
-            rows = found.setdefault(work.part, np.full(shape, -1, np.int64))
+            rows = by_kind.setdefault(work.part, np.full(shape, -1, np.int64))
             rows[stage, work.chunk, work.microbatch] = op
-    return found
+    return by_kind
 
 
 def _received(template: Template, structure: ReplicaStructure) -> dict[Direction, Ints] | None:
     """Receives by computation; None unless each that has a sender has one."""
     sizes = template.parallelism
     shape = sizes.pp_size, sizes.vpp_size, structure.num_microbatches
-    found = {}
+    received = {}
     for direction in (Direction.FORWARD, Direction.BACKWARD):
-        rows = found[direction] = np.full(shape, -1, np.int64)
+        rows = received[direction] = np.full(shape, -1, np.int64)
         for stage, order in enumerate(structure.orders):
             ops = template.of_stage[stage][f"{direction.value}-recv"]
             works = [
@@ -154,7 +149,7 @@ def _received(template: Template, structure: ReplicaStructure) -> dict[Direction
                 return None
             for op, work in zip(matched, works, strict=True):
                 rows[stage, work.chunk, work.microbatch] = op
-    return found
+    return received
 
 
 def _matched(
@@ -167,10 +162,11 @@ def _matched(
     """
     if len(ops) == len(works):
         return list(ops)
-    numbers = sorted({int(template.mb_id[op]) for op in ops})
-    if not ops or numbers[0] < 0:
+    if not ops or min(template.mb_id[op] for op in ops) < 0:
         return None
-    position = {number: k for k, number in enumerate(numbers)}
+    position = _positions(template, ops)
     by_id = {(position[int(template.mb_id[op])], max(int(template.mc[op]), 0)): op for op in ops}
-    found = [by_id.get((work.microbatch, work.chunk)) for work in works]
-    return [op for op in found if op is not None] if None not in found else None
+    try:
+        return [by_id[work.microbatch, work.chunk] for work in works]
+    except KeyError:
+        return None

@@ -1,4 +1,4 @@
-"""Fixes that take a found cause away, predicted by the replay that the finding's cost comes from.
+"""Fixes that remove a detected cause, predicted by the replay that the finding's cost comes from.
 
 `planned_gc` collects garbage on all ranks in the same step, every N steps: the replay without the
 pauses, with one joint pause put back every N steps. `repair_link` repairs the network of workers
@@ -18,13 +18,13 @@ EVERY_STEPS = 500
 
 def planned_gc(case: AdviceCase) -> Fix | NotOffered:
     """Synchronise the pauses of a gc-pause finding."""
-    found = case.findings(causes.GC_PAUSE)
-    if not found:
+    findings = case.findings(causes.GC_PAUSE)
+    if not findings:
         return NotOffered(PLANNED_GC, "no garbage collection was found to stop workers")
-    finding, evidence = found[0], found[0].evidence
+    finding, evidence = findings[0], findings[0].evidence
     if evidence["planned"]:
-        every = evidence["every_steps"]  # None where the window has one collection only
-        often = f", every {every} steps" if every is not None else ""
+        every_steps = evidence["every_steps"]  # None where the window has one collection only
+        often = f", every {every_steps} steps" if every_steps is not None else ""
         return NotOffered(PLANNED_GC, f"collections are planned already{often}")
     if finding.cost is None:
         return NotOffered(PLANNED_GC, "what the pauses cost is not known")
@@ -66,10 +66,10 @@ NETWORK_CAUSES = (causes.SLOW_LINK, causes.FLAPPING_LINK)
 
 def repair_link(case: AdviceCase) -> Fix | NotOffered:
     """Repair the links of the most costly network finding."""
-    found = case.findings(*NETWORK_CAUSES)
-    if not found:
+    findings = case.findings(*NETWORK_CAUSES)
+    if not findings:
         return NotOffered(REPAIR_LINK, "no link was found to be slow")
-    finding = found[0]
+    finding = findings[0]
     if finding.cost is None:
         return NotOffered(REPAIR_LINK, "what the link costs is not known")
     repair = case.repair(finding.cause)

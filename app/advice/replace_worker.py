@@ -2,7 +2,7 @@
 
 Predicted by scaling the worker's computations to the usual pace of a peer of its stage: the median
 peer, with the fastest and the slowest peer that is no culprit as bounds. Backup tasks, the other
-remedy for a slow worker, are never one: `backup_tasks` says why.
+remedy for a slow worker, are never one: `backup_tasks` has the reason.
 """
 
 import numpy as np
@@ -29,32 +29,32 @@ Worker = tuple[int, int]  # dp rank, stage
 
 def replace_worker(case: AdviceCase) -> Fix | NotOffered:
     """Replace the culprits of the most costly slow-worker finding."""
-    found = case.findings(*CAUSES)
-    if not found:
+    findings = case.findings(*CAUSES)
+    if not findings:
         return NotOffered(NAME, "no worker was found to be slow")
-    workers = culprit_workers(case, found[0])
+    workers = culprit_workers(case, findings[0])
     if not workers:
         return NotOffered(NAME, "the slow workers change, so there is none to replace")
     compute_s = mean_compute_s(case)
-    peers = {stage: _healthy_peers(compute_s, stage, workers) for stage in _stages(workers)}
+    stages = sorted({stage for _, stage in workers})
+    peers = {stage: _healthy_peers(compute_s, stage, workers) for stage in stages}
     alone = [stage for stage, ranks in peers.items() if not ranks]
     if alone:
-        return NotOffered(
-            NAME, f"every worker of stage {alone[0]} is slow: none shows its usual time"
-        )
-    steps = _affected_steps(case, found[0])
+        reason = f"every worker of stage {alone[0]} is slow: none shows its usual time"
+        return NotOffered(NAME, reason)
+    steps = _affected_steps(case, findings[0])
     changes = [Change(edits=_edits(case, workers, peers, at, steps)) for at in (0.0, 0.5, 1.0)]
     times_s = [case.step_s_with(change) for change in changes]
     hosts = hosts_of(case, workers)
     return case.fix(
         NAME,
-        f"Replace {_title(found[0], workers, hosts)}",
+        f"Replace {_title(findings[0], workers, hosts)}",
         step_s=times_s[1],
         step_range_s=(min(times_s), max(times_s)),
         risk="The job restarts from its last checkpoint, and needs a spare host."
         + _others_on(case, workers, hosts),
         change=changes[1],
-        finding=found[0],
+        finding=findings[0],
         paste=drain_commands(case, hosts, "slow worker", restarts=True),
         needs=(*host_needs(case, hosts), *case.restart_needs()),
     )
@@ -67,33 +67,22 @@ def culprit_workers(case: AdviceCase, finding: Finding) -> list[Worker]:
 
 def mean_compute_s(case: AdviceCase) -> Floats:
     """[dp, pp], seconds: mean time that a worker computes in a step."""
-    dp_size, pp_size = _shape(case)
-    total_s, steps = np.zeros((dp_size, pp_size)), 0
+    sizes = case.replay.window.job.parallelism
+    total_s = np.zeros((sizes.dp_size, sizes.pp_size))
     for group in case.replay.groups:
         template = group.template
         is_compute = template.op_types.flags(lambda spec: spec.kind is OpKind.COMPUTE)
-        for stage in range(pp_size):
+        for stage in range(sizes.pp_size):
             rows = np.flatnonzero(is_compute[template.optype] & (template.stage == stage))
             by_lane = group.durations.recorded_s[rows].sum(axis=0)
-            total_s[:, stage] += by_lane.reshape(dp_size, -1).sum(axis=1)
-        steps += len(group.steps)
-    return total_s / steps
-
-
-def _shape(case: AdviceCase) -> tuple[int, int]:
-    sizes = case.replay.window.job.parallelism
-    return sizes.dp_size, sizes.pp_size
-
-
-def _stages(workers: list[Worker]) -> list[int]:
-    return sorted({stage for _, stage in workers})
+            total_s[:, stage] += by_lane.reshape(sizes.dp_size, -1).sum(axis=1)
+    return total_s / len(case.replay.steps)
 
 
 def _healthy_peers(compute_s: Floats, stage: int, workers: list[Worker]) -> list[int]:
     """Dp ranks of the stage that are no culprits, the fastest first."""
-    slow = {dp_rank for dp_rank, each in workers if each == stage}
     order = np.argsort(compute_s[:, stage], kind="stable").tolist()
-    return [dp_rank for dp_rank in order if dp_rank not in slow]
+    return [dp_rank for dp_rank in order if (dp_rank, stage) not in workers]
 
 
 def _affected_steps(case: AdviceCase, finding: Finding) -> tuple[int, ...]:
@@ -140,15 +129,17 @@ def _paces(
             by_lane = group.durations.recorded_s[ops].reshape(len(ops), -1, num_steps)
             own_s.setdefault(name, []).append(by_lane[:, dp_rank, is_affected].ravel())
             peer_s.setdefault(name, []).append(by_lane[:, peer, is_affected].ravel())
-    total_s = {name: float(sum(each.sum() for each in parts)) for name, parts in own_s.items()}
-    found = {}
-    for name, parts in own_s.items():
+    total_s = {name: float(sum(part.sum() for part in parts)) for name, parts in own_s.items()}
+    paces = {}
+    for name in own_s:
         if total_s[name] <= _MIN_SHARE * sum(total_s.values()):
             continue
-        mine, theirs = (float(np.median(np.concatenate(each))) for each in (parts, peer_s[name]))
-        if mine > 0:
-            found[name] = theirs / mine
-    return found
+        usual_s, peer_usual_s = (
+            float(np.median(np.concatenate(parts))) for parts in (own_s[name], peer_s[name])
+        )
+        if usual_s > 0:
+            paces[name] = peer_usual_s / usual_s
+    return paces
 
 
 def _title(finding: Finding, workers: list[Worker], hosts: list[str]) -> str:
@@ -163,16 +154,15 @@ def _title(finding: Finding, workers: list[Worker], hosts: list[str]) -> str:
 
 def _others_on(case: AdviceCase, workers: list[Worker], hosts: list[str]) -> str:
     """Healthy workers that are drained with the culprits."""
-    there = [worker for worker, host in case.replay.window.hosts.items() if host in hosts]
-    others = len(set(there) - set(workers))
+    host_of = case.replay.window.hosts
+    others = {worker for worker, host in host_of.items() if host in hosts} - set(workers)
     if not others:
         return ""
-    total = len(case.replay.window.hosts)
-    return f" Drained with it: {others} other workers, of {total} in the job."
+    return f" Drained with it: {len(others)} other workers, of {len(host_of)} in the job."
 
 
 def backup_tasks(case: AdviceCase) -> NotOffered:
-    """Why no copy of a slow worker is started, with what it would take and win.
+    """Why no copy of a slow worker is started, with its costs and gain.
 
     A backup task, as Mantri and Dolly start for slow tasks of batch jobs, is a second copy of a
     task; the first one to end counts. That suits tasks that read their input and end. A worker of
@@ -180,15 +170,15 @@ def backup_tasks(case: AdviceCase) -> NotOffered:
     step, so its copy does every step from the start.
     Sources: Ananthanarayanan et al., OSDI 2010 (Mantri) and NSDI 2013 (Dolly).
     """
-    found = case.findings(*CAUSES)
-    workers = culprit_workers(case, found[0]) if found else []
+    findings = case.findings(*CAUSES)
+    workers = culprit_workers(case, findings[0]) if findings else []
     if not workers:
         return NotOffered(BACKUP_TASKS, "no slow worker was found that a copy could stand in for")
     sizes = case.replay.window.job.parallelism
     gpus_a_worker = case.num_gpus // (sizes.dp_size * sizes.pp_size)
     num_gpus = gpus_a_worker * len(workers)
     copied = "the slow worker" if len(workers) == 1 else f"the {len(workers)} slow workers"
-    cost = found[0].cost
+    cost = findings[0].cost
     wins = "" if cost is None else f", {cost:.1%} of the step"
     return NotOffered(
         BACKUP_TASKS,

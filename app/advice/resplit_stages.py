@@ -1,4 +1,4 @@
-"""Fix: another number of transformer layers for each pipeline stage, or for each of its chunks.
+"""Fix: other numbers of transformer layers on the pipeline stages, or on their chunks.
 
 A stage with n' instead of n layers computes (n' - n) layer costs longer; what else it computes
 stays. `best_split` tries the counts in the simulator; the prediction replays every step of every
@@ -7,6 +7,7 @@ replica.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 import numpy as np
 
@@ -22,15 +23,8 @@ from app.trace.window import Floats, Ints
 
 PASSES = tuple(kind.value for kind in ComputeKind)
 _NO_LAYERS = 0.05  # shown as 0.0
-# What an embedding is assumed to cost at most where only two stages are there to tell.
+# Largest assumed cost of an embedding where only two stages are there to show it.
 _MAX_EMBEDDING_LAYERS = 2
-
-
-@dataclass(frozen=True, slots=True)
-class NoCosts:
-    """Why the cost of a layer is not known."""
-
-    reason: str
 
 
 @dataclass(frozen=True)
@@ -82,32 +76,22 @@ class StageCosts:
         return f"Fitted: {loss}, the embedding as {self.embedding_layers:.1f}."
 
 
-def stage_costs(replay: WindowReplay, layers: Sequence[int]) -> StageCosts | NoCosts:
+def stage_costs(replay: WindowReplay, layers: Sequence[int]) -> StageCosts | NotOffered:
     """Fit of the costs: medians over dp ranks, so that one slow worker makes no slow stage."""
     ordinary = list(range(1, len(layers) - 1)) or [0]
-    names, stage_s = [], []
-    for name in PASSES:
-        of_stage = _pass_s(replay, name)
-        if of_stage is not None:
-            names.append(name)
-            stage_s.append(of_stage)
-    if not names:
-        return NoCosts("the stages' forward and backward computations are not recorded")
+    pass_s = {name: _pass_s(replay, name) for name in PASSES}
+    known_s = {name: stage_s for name, stage_s in pass_s.items() if stage_s is not None}
+    if not known_s:
+        return NotOffered(NAME, "the stages' forward and backward computations are not recorded")
     if not all(layers[stage] for stage in ordinary):
-        return NoCosts("an ordinary stage has no layers, so the cost of one is not known")
-    every_s = np.array(stage_s)
-    by_stage = every_s[:, ordinary] / np.asarray(layers)[ordinary]
-    least_s = by_stage.min(axis=1)
+        reason = "an ordinary stage has no layers, so the cost of one is not known"
+        return NotOffered(NAME, reason)
+    counts, every_s = np.asarray(layers, np.int64), np.array(list(known_s.values()))
+    layer_s = every_s[:, ordinary] / counts[ordinary]
+    least_s, mean_s, most_s = layer_s.min(axis=1), layer_s.mean(axis=1), layer_s.max(axis=1)
     if len(layers) == 2:  # the embedding may be part of what the first stage computes
         least_s = least_s * layers[0] / (layers[0] + _MAX_EMBEDDING_LAYERS)
-    return StageCosts(
-        tuple(names),
-        np.asarray(layers, np.int64),
-        every_s,
-        by_stage.mean(axis=1),
-        least_s,
-        by_stage.max(axis=1),
-    )
+    return StageCosts(tuple(known_s), counts, every_s, mean_s, least_s, most_s)
 
 
 def virtual_stage(template: Template) -> Ints:
@@ -147,8 +131,7 @@ def best_split(replay: WindowReplay, costs: StageCosts) -> Split:
     starts = [tuple(costs.layers.tolist())]
     if costs.layers.sum() >= costs.layers.size:
         starts.append(equal_stages(costs, search.pp_size))
-    found = [search.descend(start) for start in starts]
-    return min(found, key=search.step_s)
+    return min((search.descend(start) for start in starts), key=search.step_s)
 
 
 def equal_stages(costs: StageCosts, pp_size: int) -> Split:
@@ -222,7 +205,7 @@ class _Search:
         """Splits with one layer elsewhere; only the first and the last may be left without one."""
         sources, targets = self._ends_of_moves(layers)
         last = len(layers) - 1
-        found = []
+        moves = []
         for source in sources:
             if layers[source] <= (0 if source in (0, last) else 1):
                 continue
@@ -231,8 +214,8 @@ class _Search:
                     moved = list(layers)
                     moved[source] -= 1
                     moved[target] += 1
-                    found.append(tuple(moved))
-        return found
+                    moves.append(tuple(moved))
+        return moves
 
     def _ends_of_moves(self, layers: Split) -> tuple[list[int], list[int]]:
         every = list(range(len(layers)))
@@ -263,7 +246,7 @@ def split_in_words(layers: Sequence[int], pp_size: int) -> str:
 
 def pastes(layers: Sequence[int], pp_size: int) -> tuple[Paste, ...]:
     """The layout for Megatron-LM and torchtitan."""
-    found = [
+    texts = [
         Paste(
             "Megatron-LM (instead of all other options on layers of stages)",
             f'--pipeline-model-parallel-layout "{megatron_layout(layers)}"',
@@ -271,36 +254,31 @@ def pastes(layers: Sequence[int], pp_size: int) -> tuple[Paste, ...]:
     ]
     has_flags = len(layers) == pp_size > 2 and len({*layers[1:-1]}) == 1
     if has_flags and layers[0] and layers[-1]:
-        found.append(
+        texts.append(
             Paste(
                 "Megatron-LM, without a layout (and without --account-for-... options)",
                 f"--decoder-first-pipeline-num-layers {layers[0]} "
                 f"--decoder-last-pipeline-num-layers {layers[-1]}",
             )
         )
-    found.append(
+    texts.append(
         Paste(
             "torchtitan (modules of its Llama; other models have other names)",
             f"--parallelism.module_fqns_per_model_part {_torchtitan_modules(layers)}",
         )
     )
-    return tuple(found)
+    return tuple(texts)
 
 
 def _torchtitan_modules(layers: Sequence[int]) -> str:
     """Spaces between stages, commas between the modules of one: how its parser reads lists."""
-    return " ".join(",".join(stage) for stage in _module_names(layers))
-
-
-def _module_names(layers: Sequence[int]) -> list[list[str]]:
-    ends = np.cumsum(layers).tolist()
-    found = [
+    stages = [
         [f"layers.{layer}" for layer in range(end - number, end)]
-        for end, number in zip(ends, layers, strict=True)
+        for end, number in zip(accumulate(layers), layers, strict=True)
     ]
-    found[0].insert(0, "tok_embeddings")
-    found[-1] += ["norm", "output"]
-    return found
+    stages[0].insert(0, "tok_embeddings")
+    stages[-1] += ["norm", "output"]
+    return " ".join(",".join(stage) for stage in stages)
 
 
 NAME = "resplit-stages"
@@ -311,15 +289,15 @@ MAX_NAMED_PARTS = 16
 
 def resplit_stages(case: AdviceCase) -> Fix | NotOffered:
     """Move layers away from the stages that take longest."""
-    found = case.findings(*CAUSES)
-    if not found:
+    findings = case.findings(*CAUSES)
+    if not findings:
         return NotOffered(NAME, "no stage was found to take longer than the others")
     before = current_layers(case)
     if isinstance(before, NotOffered):
         return before
     costs = stage_costs(case.replay, before)
-    if isinstance(costs, NoCosts):
-        return NotOffered(NAME, costs.reason)
+    if isinstance(costs, NotOffered):
+        return costs
     pp_size = case.replay.window.job.parallelism.pp_size
     after = best_split(case.replay, costs)
     changes = [
@@ -339,7 +317,7 @@ def resplit_stages(case: AdviceCase) -> Fix | NotOffered:
         risk="Stages with more layers need more memory; checkpoints are loaded in another layout. "
         + costs.in_words(),
         change=changes[0],
-        finding=found[0],
+        finding=findings[0],
         paste=pastes(after, pp_size),
         needs=case.restart_needs(),
     )
@@ -350,7 +328,7 @@ def _title(before: Sequence[int], after: Sequence[int], pp_size: int) -> str:
     if len(after) > MAX_NAMED_PARTS:
         moved = sum(max(0, was - now) for was, now in zip(before, after, strict=True))
         return f"Move {moved} layer{'s' * (moved > 1)} between the {parts}"
-    now, was = (split_in_words(each, pp_size) for each in (after, before))
+    now, was = (split_in_words(layers, pp_size) for layers in (after, before))
     return f"Give the {parts} {now} layers, not {was}"
 
 
@@ -374,12 +352,11 @@ def current_layers(case: AdviceCase) -> tuple[int, ...] | NotOffered:
             (Need("the model's layers", "layers"),),
         )
     if facts.layers % number:
+        order = ", chunk by chunk in model order" if sizes.vpp_size > 1 else ""
         return NotOffered(
             NAME,
             f"{facts.layers} layers are not the same number on each of {places}",
-            (Need("the layers of each stage, chunk by chunk in model order", "layout"),)
-            if sizes.vpp_size > 1
-            else (Need("the layers of each stage", "layout"),),
+            (Need(f"the layers of each stage{order}", "layout"),),
         )
     return (facts.layers // number,) * number
 

@@ -1,24 +1,14 @@
-"""What a later window shows of a fix whose sign was taken down with its prediction.
+"""Recognises a fix in a later window by the sign that was stored with its prediction.
 
 A window proves a fix only where nothing else explains it: another host, other shares, another order
-of operations. A cause that is merely no longer found proves none.
+of operations. A cause that merely disappears proves none.
 """
 
 from collections.abc import Sequence
 
 import numpy as np
 
-from app.advice.signs import (
-    FollowedWindow,
-    Seen,
-    Shape,
-    Sign,
-    findings_of,
-    named_workers,
-    stage_seconds,
-    total_s,
-    work_imbalance,
-)
+from app.advice.signs import FollowedWindow, Seen, Shape, Sign, named_workers, stage_seconds
 from app.result import causes
 from app.result.finding import Finding
 
@@ -43,12 +33,12 @@ def comparable_step_s(sign: Sign, window: FollowedWindow) -> float:
 
     Their work differs from step to step, by the documents and not by the fix.
     """
-    work_s = total_s(window.work_s) if sign.work_s is not None else 0.0
+    work_s = window.total_work_s if sign.work_s is not None else 0.0
     return window.step_s * (sign.work_s / work_s if sign.work_s and work_s else 1.0)
 
 
 def seen_in(sign: Sign, window: FollowedWindow) -> Seen:
-    """What a window after the prediction shows of the fix."""
+    """The state of the fix in a window after the prediction."""
     if not _is_comparable(sign, window.shape):
         return "other-shape"
     if not _has_same_work(sign, window):
@@ -84,9 +74,9 @@ def _has_same_microbatches(before: Shape, now: Shape) -> bool:
 
 def _has_predicted_microbatches(sign: Sign, now: Shape) -> bool:
     wanted = sign.predicted_microbatches
-    return wanted is not None and bool(
-        np.allclose(now.microbatches, wanted, rtol=_SAME_MICROBATCHES)
-    )
+    if wanted is None:
+        return False
+    return bool(np.allclose(now.microbatches, wanted, rtol=_SAME_MICROBATCHES))
 
 
 def _has_same_work(sign: Sign, window: FollowedWindow) -> bool:
@@ -106,7 +96,7 @@ def _has_same_work(sign: Sign, window: FollowedWindow) -> bool:
 
 
 def _layout_seen(sign: Sign, window: FollowedWindow) -> Seen:
-    """Of another split or schedule, which take a new run."""
+    """The state of another split or schedule, which take a new run."""
     if window.epoch > sign.epoch:
         if sign.kind == "structure":
             return _structure_seen(sign, window.shape)
@@ -115,8 +105,8 @@ def _layout_seen(sign: Sign, window: FollowedWindow) -> Seen:
             is_new = causes.SLOW_WORKER in window.causes and causes.SLOW_WORKER not in sign.found
             return "unknown" if is_new else "applied"
     if not set(sign.causes) & set(sign.found):
-        return "there"  # what was never found cannot go away
-    seen = _cause_seen(sign, window, findings_of(window, sign.causes))
+        return "there"  # a cause that the job never had cannot go away
+    seen = _cause_seen(sign, window, window.findings(sign.causes))
     # Of the fix there would be a proof.
     return "recovered" if seen == "gone" else seen
 
@@ -133,47 +123,52 @@ def _structure_seen(sign: Sign, now: Shape) -> Seen:
 
 def _balance_seen(sign: Sign, window: FollowedWindow) -> Seen:
     """Whether the dp ranks have even work now; micro-batches may differ in length all the same."""
-    left = work_imbalance(window.work_s) - 1
-    if sign.imbalance is None or left > _MAX_LEFT * (sign.imbalance - 1):
+    remaining = window.imbalance - 1
+    if sign.imbalance is None or remaining > _MAX_LEFT * (sign.imbalance - 1):
         return "there"
     return "recovered" if sign.needs_restart and window.epoch == sign.epoch else "gone"
 
 
 def _pauses_seen(sign: Sign, window: FollowedWindow) -> Seen:
-    found = findings_of(window, sign.causes)
-    if any(finding.evidence.get("planned") for finding in found):
+    findings = window.findings(sign.causes)
+    if any(finding.evidence.get("planned") for finding in findings):
         return "applied"
-    return _cause_seen(sign, window, found)
+    return _cause_seen(sign, window, findings)
 
 
 def _link_seen(sign: Sign, window: FollowedWindow) -> Seen:
     """A link that is no longer slow may have been repaired, or be quiet for a while."""
     if not _is_renamed(sign, window) and any(_changed_hosts(sign, window)):
         return "applied"
-    seen = _cause_seen(sign, window, findings_of(window, sign.causes))
+    seen = _cause_seen(sign, window, window.findings(sign.causes))
     return "recovered" if seen == "gone" else seen
 
 
 def _host_seen(sign: Sign, window: FollowedWindow) -> Seen:
-    found = findings_of(window, sign.causes)
+    findings = window.findings(sign.causes)
     if all(host is None for _, _, host in sign.workers):
-        mine = [finding for finding in found if named_workers(window.window, finding) & sign.places]
-        return _cause_seen(sign, window, mine)
+        of_workers = [
+            finding for finding in findings if named_workers(window.window, finding) & sign.places
+        ]
+        return _cause_seen(sign, window, of_workers)
     changed = _changed_hosts(sign, window)
     if None in changed:
         return "unknown"
     if all(changed) and not _is_renamed(sign, window):
         return "applied"
-    seen = _cause_seen(sign, window, found)
+    seen = _cause_seen(sign, window, findings)
     return "recovered" if seen == "gone" and not all(changed) else seen
 
 
 def _changed_hosts(sign: Sign, window: FollowedWindow) -> list[bool | None]:
-    """Of each worker with a known host: whether it has another now; None where that is unknown."""
+    """[workers with a known host], whether it has another now; None where that is unknown."""
     # A host that now runs another worker of the job was not replaced.
     present = set(window.hosts.values())
-    known = [((each[0], each[1]), each[2]) for each in sign.workers if each[2] is not None]
-    now = [(host, window.hosts.get(at)) for at, host in known]
+    now = [
+        (host, window.hosts.get((dp_rank, stage)))
+        for dp_rank, stage, host in sign.workers
+        if host is not None
+    ]
     return [None if new is None else new != old and old not in present for old, new in now]
 
 
@@ -183,9 +178,9 @@ def _is_renamed(sign: Sign, window: FollowedWindow) -> bool:
     return len(same) < _MIN_SAME_HOSTS * len(sign.hosts) or not sign.hosts
 
 
-def _cause_seen(sign: Sign, window: FollowedWindow, found: Sequence[Finding]) -> Seen:
-    """Whether the cause is still found; one that a window cannot show is not gone."""
-    if found:
+def _cause_seen(sign: Sign, window: FollowedWindow, findings: Sequence[Finding]) -> Seen:
+    """Whether the cause is still detected; one that a window cannot show is not gone."""
+    if findings:
         return "there"
     result = window.result
     if result.findings is None or any(

@@ -1,13 +1,14 @@
-"""What shows in later windows that a fix was applied: taken down with its prediction.
+"""Signs by which later windows show that a fix was applied; stored with its prediction.
 
 Each kind of fix leaves its own sign: another host, other shares of the stages, another order of
-operations, or a cause that is no longer found. A fix without a sign cannot be noticed.
+operations, or a cause that disappears. A fix without a sign cannot be noticed.
 """
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from hashlib import blake2b
+from itertools import product
 from typing import Literal
 
 import numpy as np
@@ -22,7 +23,7 @@ from app.trace.ops import OP_CODES
 from app.trace.window import Floats, Window
 
 SignKind = Literal["host", "shares", "structure", "balance", "pauses", "link"]
-# What a window shows of a fix. "recovered": the cause is gone, and the fix was certainly not made.
+# The state of a fix in a window. "recovered": the cause is gone, and the fix certainly not made.
 # "other-work": computations take another time than the fix explains, as of another model.
 Seen = Literal[
     "applied", "gone", "recovered", "there", "unknown", "other-shape", "other-work"
@@ -38,18 +39,19 @@ SIGNS: Mapping[str, tuple[SignKind, tuple[str, ...]]] = {
     "pack-sequences": ("balance", (causes.SEQUENCE_IMBALANCE,)),
     "repair-link": ("link", (causes.SLOW_LINK, causes.FLAPPING_LINK)),
 }
-# More culprits are not taken down: one of their hosts is proof enough.
+# More culprits are not stored: one of their hosts is proof enough.
 MAX_WORKERS = 64
-# So many of the job's other hosts are taken down: they tell a new host from new names for all.
+# So many of the job's other hosts are stored: they distinguish a new host from new names for all.
 MAX_OTHER_HOSTS = 64
 _TINY = np.finfo(float).tiny
 # Forward, backward, and the two halves of a split backward.
 _COMPUTE = tuple(kind.value for kind in ComputeKind)
+_COMPUTE_CODES = [OP_CODES[name] for name in _COMPUTE]
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """What must stay the same for step times to be comparable.
+    """The properties of a job that must stay the same for step times to be comparable.
 
     `sizes` are dp, pp, tp, vpp, dsp and ep; `microbatches` the mean number a step of each dp rank,
     one value where all are equal; `order` a digest of the order in which the stages of dp rank 0
@@ -67,13 +69,13 @@ def shape_of(window: Window) -> Shape:
     first = (trace.optype == OP_CODES["forward-compute"]) & (trace.stage == 0)
     number = np.bincount(trace.dp_rank[first], minlength=sizes.dp_size)
     mean = (number / (len(window.steps) * sizes.vpp_size)).round(3)
-    every = tuple(mean.tolist())
+    numbers = tuple(mean.tolist())
     return Shape(
         (
             *(sizes.dp_size, sizes.pp_size, sizes.tp_size),
             *(sizes.vpp_size, sizes.dsp_size, sizes.ep_size),
         ),
-        every[:1] if len(set(every)) == 1 else every,
+        numbers[:1] if len(set(numbers)) == 1 else numbers,
         _order_digest(window),
     )
 
@@ -81,27 +83,12 @@ def shape_of(window: Window) -> Shape:
 def _order_digest(window: Window) -> str:
     trace = window.trace
     rows = np.flatnonzero((trace.step == window.steps[0]) & (trace.dp_rank == 0))
-    codes = [OP_CODES[name] for name in _COMPUTE]
-    rows = rows[np.isin(trace.optype[rows], codes)]
+    rows = rows[np.isin(trace.optype[rows], _COMPUTE_CODES)]
     rows = rows[np.lexsort((trace.start_s[rows], trace.stage[rows]))]
     # Some jobs number micro-batches on from step to step: only their order counts.
     number = np.unique(trace.mb_id[rows], return_inverse=True)[1]
-    columns = (*(each[rows] for each in (trace.stage, trace.optype, trace.mc)), number)
-    listed = np.stack([each.astype(np.int64) for each in columns])
-    return blake2b(listed.tobytes(), digest_size=8).hexdigest()
-
-
-def work_by_rank(window: Window) -> Floats:
-    """[steps, dp], seconds that the workers of each dp rank compute forwards and backwards."""
-    trace, dp_size = window.trace, window.job.parallelism.dp_size
-    is_work = np.zeros(int(trace.optype.max()) + 1, np.bool_)
-    codes = [OP_CODES[name] for name in _COMPUTE]
-    is_work[[code for code in codes if code < is_work.size]] = True
-    rows = np.flatnonzero(is_work[trace.optype])
-    place = np.searchsorted(window.steps, trace.step[rows]) * dp_size + trace.dp_rank[rows]
-    size = len(window.steps) * dp_size
-    total_s: Floats = np.bincount(place, trace.duration_s[rows], size).astype(np.float64)
-    return total_s.reshape(-1, dp_size)
+    columns = np.array([trace.stage[rows], trace.optype[rows], trace.mc[rows], number], np.int64)
+    return blake2b(columns.tobytes(), digest_size=8).hexdigest()
 
 
 def stage_seconds(window: Window, without: Collection[tuple[int, int]] = ()) -> Floats:
@@ -112,8 +99,7 @@ def stage_seconds(window: Window, without: Collection[tuple[int, int]] = ()) -> 
     for a stage that has no others.
     """
     sizes, trace = window.job.parallelism, window.trace
-    codes = np.array([OP_CODES[name] for name in _COMPUTE])
-    rows = np.flatnonzero(np.isin(trace.optype, codes))
+    rows = np.flatnonzero(np.isin(trace.optype, _COMPUTE_CODES))
     worker = trace.dp_rank[rows].astype(np.int64) * sizes.pp_size + trace.stage[rows]
     part = worker * (int(trace.optype.max()) + 1) + trace.optype[rows]
     part = part * (int(trace.mc.max()) + 2) + trace.mc[rows] + 1
@@ -123,23 +109,14 @@ def stage_seconds(window: Window, without: Collection[tuple[int, int]] = ()) -> 
     total_s = np.zeros((2, sizes.dp_size, sizes.pp_size))
     way = (trace.optype[rows] != OP_CODES["forward-compute"]).astype(np.int64)
     np.add.at(total_s, (way, trace.dp_rank[rows], trace.stage[rows]), trace.duration_s[rows])
-    found: Floats = np.zeros((2, sizes.pp_size))
+    stage_s: Floats = np.zeros((2, sizes.pp_size))
     for stage in range(sizes.pp_size):
         kept = [at for at in range(sizes.dp_size) if (at, stage) not in without]
         if kept:
-            of_replicas = total_s[:, kept, stage]
-            median = np.argsort(of_replicas.sum(axis=0), kind="stable")[(len(kept) - 1) // 2]
-            found[:, stage] = of_replicas[:, median]
-    return found
-
-
-def work_imbalance(work_s: Floats) -> float:
-    """How uneven the work [steps, dp] of a step is: mean of largest / mean, 1 if even.
-
-    A rank that is slow in every step does not count: each is relative to its own mean.
-    """
-    relative = work_s / np.maximum(work_s.mean(axis=0), _TINY)
-    return float((relative.max(axis=1) / np.maximum(relative.mean(axis=1), _TINY)).mean())
+            replica_s = total_s[:, kept, stage]
+            median = np.argsort(replica_s.sum(axis=0), kind="stable")[(len(kept) - 1) // 2]
+            stage_s[:, stage] = replica_s[:, median]
+    return stage_s
 
 
 @dataclass(frozen=True)
@@ -151,12 +128,12 @@ class FollowedWindow:
 
     @property
     def epoch(self) -> int:
-        """Of its run."""
+        """Epoch of its run."""
         return self.window.epoch
 
     @property
     def first_step(self) -> int:
-        """By which windows of a run are in order."""
+        """First step, by which windows of a run are in order."""
         return self.window.first_step
 
     @property
@@ -166,13 +143,36 @@ class FollowedWindow:
 
     @cached_property
     def shape(self) -> Shape:
-        """What must stay the same for step times to be comparable."""
+        """The properties that must stay the same for step times to be comparable."""
         return shape_of(self.window)
 
     @cached_property
     def work_s(self) -> Floats:
         """[steps, dp], seconds that the workers of each dp rank compute forwards and backwards."""
-        return work_by_rank(self.window)
+        trace, dp_size = self.window.trace, self.window.job.parallelism.dp_size
+        rows = np.flatnonzero(np.isin(trace.optype, _COMPUTE_CODES))
+        position = np.searchsorted(self.window.steps, trace.step[rows])
+        total_s: Floats = np.zeros((len(self.window.steps), dp_size))
+        np.add.at(total_s, (position, trace.dp_rank[rows]), trace.duration_s[rows])
+        return total_s
+
+    @property
+    def total_work_s(self) -> float:
+        """Work of a mean step on all dp ranks, seconds."""
+        return float(self.work_s.sum(axis=1).mean())
+
+    @property
+    def imbalance(self) -> float:
+        """How uneven the work of a step is over the dp ranks: mean of largest / mean, 1 if even.
+
+        A rank that is slow in every step does not count: each is relative to its own mean.
+        """
+        relative = self.work_s / np.maximum(self.work_s.mean(axis=0), _TINY)
+        return float((relative.max(axis=1) / np.maximum(relative.mean(axis=1), _TINY)).mean())
+
+    def findings(self, causes: Collection[str]) -> list[Finding]:
+        """Findings of these causes, as the result has them."""
+        return [finding for finding in self.result.findings or () if finding.cause in causes]
 
     @property
     def step_s(self) -> float:
@@ -181,7 +181,7 @@ class FollowedWindow:
 
     @property
     def causes(self) -> tuple[str, ...]:
-        """Causes that are found, each once, in the order of their names."""
+        """Causes of the findings, each once, in the order of their names."""
         return tuple(sorted({finding.cause for finding in self.result.findings or ()}))
 
     @cached_property
@@ -217,10 +217,10 @@ def followed_window(
 
 @dataclass(frozen=True, slots=True)
 class Sign:
-    """What to look for, and how the job was at the prediction.
+    """The sign to look for, and the state of the job at the prediction.
 
     `needs_restart`: without a new run after `epoch` the fix cannot have been made. `found` are all
-    causes found then; `workers` (dp rank, stage, host) those that are to be replaced; `shares` [pp]
+    causes then; `workers` (dp rank, stage, host) those that are to be replaced; `shares` [pp]
     the stages' shares and `predicted_shares` those with the fix, empty where they are not known;
     where a fix is to lower it, `imbalance` is that of the work over the dp ranks, and `work_s` all
     work of a step in seconds. `hosts` are others of the job than those of `workers`; `stage_s` [pp]
@@ -251,7 +251,7 @@ class Sign:
 
 
 def sign_of(fix: TopFix, window: FollowedWindow) -> Sign | None:
-    """What to look for after this prediction; None where nothing recorded would show the fix.
+    """The sign to look for after this prediction; None where nothing recorded would show the fix.
 
     `window` is the one that it was predicted for.
     """
@@ -264,33 +264,28 @@ def sign_of(fix: TopFix, window: FollowedWindow) -> Sign | None:
         workers = _workers(window, causes)
         if kind == "host" and not workers:
             return None
-    is_split = kind == "shares"
-    # A slow link does not slow its worker's computations.
+    # A link can be repaired under a running job, and a slow one slows no computations.
+    needs_restart = fix.stops_job and fix.fix != "repair-link"
     without = {worker[:2] for worker in workers} if kind == "host" else set()
-    return Sign(
-        kind,
-        causes,
-        # A link can be repaired under a running job.
-        fix.stops_job and fix.fix != "repair-link",
-        window.epoch,
-        window.shape,
-        window.causes,
-        workers,
-        window.shares if is_split else (),
-        _predicted_shares(fix.what_if or (), window) if is_split else (),
-        work_imbalance(window.work_s) if kind == "balance" else None,
-        total_s(window.work_s) if kind == "balance" else None,
-        _other_hosts(window, workers),
-        _compared_stage_s(kind, window, without),
-        fix.microbatches if kind == "structure" else None,
-    )
+    hosts, stage_s = _other_hosts(window, workers), _compared_stage_s(kind, window, without)
+    sign = Sign(kind, causes, needs_restart, window.epoch, window.shape, window.causes, workers)
+    sign = replace(sign, hosts=hosts, stage_s=stage_s)
+    if kind == "shares":
+        predicted = _predicted_shares(fix.what_if or (), window)
+        return replace(sign, shares=window.shares, predicted_shares=predicted)
+    if kind == "balance":
+        return replace(sign, imbalance=window.imbalance, work_s=window.total_work_s)
+    if kind == "structure":
+        return replace(sign, predicted_microbatches=fix.microbatches)
+    return sign
 
 
 def _other_hosts(
     window: FollowedWindow, workers: Sequence[tuple[int, int, str | None]]
 ) -> tuple[str, ...]:
-    mine = {host for _, _, host in workers}
-    return tuple(sorted(set(window.hosts.values()) - mine)[:MAX_OTHER_HOSTS]) if mine else ()
+    of_workers = {host for _, _, host in workers}
+    others = sorted(set(window.hosts.values()) - of_workers)
+    return tuple(others[:MAX_OTHER_HOSTS]) if workers else ()
 
 
 def _compared_stage_s(
@@ -302,38 +297,28 @@ def _compared_stage_s(
     return tuple(stage_seconds(window.window, without).sum(axis=0).tolist())
 
 
-def total_s(work_s: Floats) -> float:
-    """Work [steps, dp] of a mean step, seconds."""
-    return float(work_s.sum(axis=1).mean())
-
-
 def _workers(
     window: FollowedWindow, causes: Sequence[str]
 ) -> tuple[tuple[int, int, str | None], ...]:
-    found = findings_of(window, causes)
-    if not found:
+    findings = window.findings(causes)
+    if not findings:
         return ()
-    named = sorted(named_workers(window.window, found[0]))[:MAX_WORKERS]
+    named = sorted(named_workers(window.window, findings[0]))[:MAX_WORKERS]
     return tuple((*worker, window.hosts.get(worker)) for worker in named)
-
-
-def findings_of(window: FollowedWindow, causes: Sequence[str]) -> list[Finding]:
-    """Findings of these causes, as the result has them."""
-    return [finding for finding in window.result.findings or () if finding.cause in causes]
 
 
 def named_workers(window: Window, finding: Finding) -> set[tuple[int, int]]:
     """(dp rank, stage) of all workers that a finding names: by place, or all on a host."""
-    found: set[tuple[int, int]] = set()
+    workers: set[tuple[int, int]] = set()
     sizes = window.job.parallelism
     for culprit in finding.culprits:
         if culprit.dp_rank is None and culprit.stage is None:
-            found.update(worker for worker, host in window.hosts.items() if host == culprit.host)
+            workers.update(worker for worker, host in window.hosts.items() if host == culprit.host)
             continue
         dp_ranks = range(sizes.dp_size) if culprit.dp_rank is None else (culprit.dp_rank,)
         stages = range(sizes.pp_size) if culprit.stage is None else (culprit.stage,)
-        found.update((dp_rank, stage) for dp_rank in dp_ranks for stage in stages)
-    return found
+        workers.update(product(dp_ranks, stages))
+    return workers
 
 
 def _predicted_shares(edits: Sequence[Json], window: FollowedWindow) -> tuple[float, ...]:

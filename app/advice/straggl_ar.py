@@ -2,25 +2,18 @@
 
 The others reduce-scatter among themselves during the delay; then n - 2 + log2 n exchanges follow
 instead of the 2 (n - 1) of a ring. Predicted by the simulated step in which each all-reduce takes
-its recorded time, multiplied by what the model says of both (app/advice/all_reduce.py). The
+its recorded time, multiplied by the ratio of both by the model (app/advice/all_reduce.py). The
 delay is that of the simulated step, so nothing is won beside a fix that removes it.
 Source: Devraj et al., arXiv 2505.23523.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 
-from app.advice.all_reduce import (
-    Measured,
-    Network,
-    break_even_delay_s,
-    fit_network,
-    ring_s,
-    straggl_ar_of_delays_s,
-)
+from app.advice.all_reduce import Measured, Network, fit_network
 from app.advice.change import Change, ChangedDurations
 from app.advice.commands import FORCE_RING, RECORD_COLLECTIVES
 from app.advice.fix import AdviceCase, Fix, Need, NotOffered, Paste
@@ -67,12 +60,12 @@ def arrivals_s(group: Replayer, rows: Ints) -> Floats:
     graph = group.graph
     recorded = np.full(graph.num_rows, RECORDED, np.int32)
     end_s = ends(graph, group.durations, recorded, group.peers)
-    found = np.zeros((rows.size, end_s.shape[1]))
+    arrival_s = np.zeros((rows.size, end_s.shape[1]))
     for at, row in enumerate(rows.tolist()):
         before = graph.preds[graph.pred_ptr[row] : graph.pred_ptr[row + 1]]
         if before.size:
-            found[at] = end_s[before].max(axis=0)
-    return found.reshape(rows.size, group.dp_size, -1)
+            arrival_s[at] = end_s[before].max(axis=0)
+    return arrival_s.reshape(rows.size, group.dp_size, -1)
 
 
 def delays_s(arrival_s: Floats, dp_rank: int) -> Floats:
@@ -96,7 +89,7 @@ class LastRank:
 
 
 def last_ranks(replay: WindowReplay) -> list[LastRank]:
-    """One for each stage with gradient all-reduces, by stage."""
+    """The last rank of every stage with gradient all-reduces, by stage."""
     sizes = replay.window.job.parallelism
     by_stage: dict[int, list[Floats]] = {}
     for group in replay.groups:
@@ -110,7 +103,7 @@ def last_ranks(replay: WindowReplay) -> list[LastRank]:
 
 
 def _last_rank(stage: int, moment_s: Floats) -> LastRank:
-    """Of moments [all-reduces, dp]."""
+    """The last rank of a stage by moments of arrival [all-reduces, dp]."""
     last = moment_s.argmax(axis=1)
     dp_rank = int(np.bincount(last, minlength=moment_s.shape[1]).argmax())
     is_last = last == dp_rank
@@ -130,13 +123,13 @@ def sizes_of(replay: WindowReplay) -> dict[Key, float]:
         for row in gradient_all_reduces(group.template).tolist()
     }
     chosen = np.isin(trace.optype, [key.code for key in keys]) & (trace.bytes > 0)
-    num_bytes, place = trace.bytes[chosen], (trace.stage[chosen], trace.seq_id[chosen])
-    code = trace.optype[chosen]
-    found = {
-        key: num_bytes[(place[0] == key.stage) & (code == key.code) & (place[1] == key.seq_id)]
+    columns = (trace.stage, trace.optype, trace.seq_id, trace.bytes)
+    stage, code, seq_id, num_bytes = (column[chosen] for column in columns)
+    by_key = {
+        key: num_bytes[(stage == key.stage) & (code == key.code) & (seq_id == key.seq_id)]
         for key in sorted(keys)
     }
-    return {key: float(np.median(sizes)) for key, sizes in found.items() if sizes.size}
+    return {key: float(np.median(sizes)) for key, sizes in by_key.items() if sizes.size}
 
 
 def key_of(template: Template, row: int) -> Key:
@@ -146,16 +139,12 @@ def key_of(template: Template, row: int) -> Key:
 
 def transfers_s(replay: WindowReplay) -> dict[Key, float]:
     """Median seconds of each gradient all-reduce from its last arrival."""
-    found: dict[Key, list[Floats]] = {}
+    by_key: dict[Key, list[Floats]] = {}
     for group in replay.groups:
         for row in gradient_all_reduces(group.template).tolist():
             own_s = group.durations.recorded_s[row]
-            found.setdefault(key_of(group.template, row), []).append(own_s)
-    return {key: _median(parts) for key, parts in found.items()}
-
-
-def _median(parts: Sequence[Floats]) -> float:
-    return float(np.median(np.concatenate(parts)))
+            by_key.setdefault(key_of(group.template, row), []).append(own_s)
+    return {key: float(np.median(np.concatenate(parts))) for key, parts in by_key.items()}
 
 
 NAME = "straggl-ar"
@@ -170,20 +159,21 @@ LEAST_OF_MODEL = 22 / 26.6
 
 def straggl_ar(case: AdviceCase) -> Fix | NotOffered:
     """Replace the gradients' all-reduce where one dp rank is always the last."""
-    refused = _cannot_apply(case)
-    if refused is not None:
-        return refused
+    refusal = _refusal(case)
+    if refusal is not None:
+        return NotOffered(NAME, *refusal)
     num_ranks = case.replay.window.job.parallelism.dp_size
-    found = last_ranks(case.replay)
-    usual = max(found, key=lambda each: (each.share, each.delay_s))
+    ranks = last_ranks(case.replay)
+    usual = max(ranks, key=lambda last: (last.share, last.delay_s))
     if usual.share < MIN_LAST_SHARE:
         return NotOffered(
             NAME,
             f"no dp rank is always the last at the gradients' all-reduce: dp {usual.dp_rank} on "
             f"stage {usual.stage} is in {usual.share:.0%} of them",
         )
-    sizes = sizes_of(case.replay)
-    network = fitted_network(case, sizes)
+    sizes, seconds = sizes_of(case.replay), transfers_s(case.replay)
+    # The job's own all-reduces. With one size alpha is 0, at which StragglAR wins least.
+    network = fit_network([Measured(num_ranks, size, seconds[key]) for key, size in sizes.items()])
     if network is None:
         return NotOffered(
             NAME,
@@ -191,51 +181,42 @@ def straggl_ar(case: AdviceCase) -> Fix | NotOffered:
             "they reduce is not known",
             (Need("the bytes of the gradients' all-reduce (bytes= of the recorder)"),),
         )
-    late = {each.stage: each for each in found if each.share >= MIN_LAST_SHARE}
     model = _Model(num_ranks, network, sizes)
-    paying = {stage: each for stage, each in late.items() if model.pays(each)}
+    late = [last for last in ranks if last.share >= MIN_LAST_SHARE]
+    paying = {last.stage: last for last in late if model.pays(last)}
     if not paying:
         return NotOffered(NAME, model.reason(usual))
     return _fix(case, model, paying)
 
 
-def _cannot_apply(case: AdviceCase) -> NotOffered | None:
-    """What of the job itself is against it."""
-    num_ranks = case.replay.window.job.parallelism.dp_size
-    templates = [group.template for group in case.replay.groups]
+def _refusal(case: AdviceCase) -> tuple[str, tuple[Need, ...]] | None:
+    """A property of the job itself that rules the fix out, and facts that would change that."""
+    sizes = case.replay.window.job.parallelism
+    num_ranks, templates = sizes.dp_size, [group.template for group in case.replay.groups]
     if num_ranks < 2:
-        return NotOffered(NAME, "the job has one dp rank, which exchanges no gradients")
-    if not all(gradient_all_reduces(each).size for each in templates):
-        if any(is_sharded(each) for each in templates):
-            return NotOffered(
-                NAME,
-                "gradients are reduce-scattered, as ZeRO and FSDP do: StragglAR is an all-reduce",
-            )
-        return NotOffered(NAME, "no all-reduce of gradients over the dp ranks is recorded")
+        return "the job has one dp rank, which exchanges no gradients", ()
+    if not all(gradient_all_reduces(template).size for template in templates):
+        if not any(is_sharded(template) for template in templates):
+            return "no all-reduce of gradients over the dp ranks is recorded", ()
+        return "gradients are reduce-scattered, as ZeRO and FSDP do: StragglAR is an all-reduce", ()
     if num_ranks & (num_ranks - 1):
-        return NotOffered(
-            NAME,
+        return (
             f"its schedule for {num_ranks} dp ranks is not known: the model is for powers of two",
             (Need(f"the schedule of the authors' synthesizer for {num_ranks} ranks"),),
         )
     if num_ranks == 2:
-        return NotOffered(NAME, "with two dp ranks no others can begin before the last one")
-    if case.replay.window.job.parallelism.dsp_size > 1:
-        return NotOffered(
-            NAME, "gradients are reduced over context-parallel ranks, too, which are not recorded"
-        )
+        return "with two dp ranks no others can begin before the last one", ()
+    if sizes.dsp_size > 1:
+        return "gradients are reduced over context-parallel ranks, too, which are not recorded", ()
     num_hosts = _most_hosts(case)
     if num_hosts is None:
-        return NotOffered(
-            NAME,
+        needs = (Need("the workers' host names (host= of the recorder)"),)
+        return (
             "it needs the equal links of one server, and the dp ranks' hosts are not known",
-            (Need("the workers' host names (host= of the recorder)"),),
+            needs,
         )
     if num_hosts > 1:
-        return NotOffered(
-            NAME,
-            f"it needs the equal links of one server: the dp ranks are on {num_hosts} hosts",
-        )
+        return f"it needs the equal links of one server: the dp ranks are on {num_hosts} hosts", ()
     return None
 
 
@@ -243,47 +224,37 @@ def _most_hosts(case: AdviceCase) -> int | None:
     """Hosts of the dp ranks of one stage, at most; None if some are not known."""
     window = case.replay.window
     sizes = window.job.parallelism
-    found = [
+    of_stages = [
         {window.hosts.get((dp_rank, stage)) for dp_rank in range(sizes.dp_size)}
         for stage in range(sizes.pp_size)
     ]
-    return None if any(None in each for each in found) else max(len(each) for each in found)
-
-
-def fitted_network(case: AdviceCase, sizes: Mapping[Key, float]) -> Network | None:
-    """Alpha and beta of the job's own gradient all-reduces; None without sizes.
-
-    With one size alpha is 0, at which StragglAR wins least.
-    """
-    num_ranks = case.replay.window.job.parallelism.dp_size
-    seconds = transfers_s(case.replay)
-    return fit_network([Measured(num_ranks, size, seconds[key]) for key, size in sizes.items()])
+    return None if any(None in hosts for hosts in of_stages) else max(map(len, of_stages))
 
 
 @dataclass(frozen=True)
 class _Model:
-    """What StragglAR takes of a ring's time, for each all-reduce with a known size."""
+    """Time of StragglAR over that of a ring, for all-reduces of known size."""
 
     num_ranks: int
     network: Network
     sizes: Mapping[Key, float]
 
-    def largest(self, stage: int | None = None) -> float:
-        """Bytes of the largest all-reduce, of one stage or of all; 0 where not known."""
-        sizes = [size for key, size in self.sizes.items() if stage in (None, key.stage)]
-        return max(sizes, default=0.0)
+    def largest(self, stage: int) -> float:
+        """Bytes of the largest all-reduce of a stage; 0 where not known."""
+        return max((size for key, size in self.sizes.items() if key.stage == stage), default=0.0)
 
     def break_even_s(self, last: LastRank) -> float | None:
         """Delay in seconds from which the stage's largest all-reduce takes less time."""
-        return break_even_delay_s(self.num_ranks, self.largest(last.stage), self.network)
+        largest = self.largest(last.stage)
+        return self.network.break_even_delay_s(self.num_ranks, largest) if largest else None
 
     def pays(self, last: LastRank) -> bool:
         """Whether the last rank is behind by more than that."""
-        limit_s = self.break_even_s(last) if self.largest(last.stage) else None
+        limit_s = self.break_even_s(last)
         return limit_s is not None and last.delay_s > limit_s
 
     def reason(self, last: LastRank) -> str:
-        """Why it does not pay."""
+        """The reason why StragglAR does not pay."""
         if not self.largest(last.stage):
             return f"the size of the all-reduce on stage {last.stage} is not recorded"
         limit_s = self.break_even_s(last)
@@ -294,12 +265,12 @@ class _Model:
         )
 
     def share(self, key: Key, delay_s: Floats) -> Floats:
-        """Its time over the ring's for each delay; 1 for a size that is not known."""
+        """[delays], its time over the ring's; 1 for a size that is not known."""
         size = self.sizes.get(key)
         if size is None:
             return np.ones(delay_s.shape)
-        usual_s = ring_s(self.num_ranks, size, self.network)
-        return straggl_ar_of_delays_s(self.num_ranks, size, self.network, delay_s) / usual_s
+        usual_s = self.network.ring_s(self.num_ranks, size)
+        return self.network.straggl_ar_s(self.num_ranks, size, delay_s) / usual_s
 
 
 def _fix(case: AdviceCase, model: _Model, late: Mapping[int, LastRank]) -> Fix | NotOffered:
@@ -333,8 +304,8 @@ def _fix(case: AdviceCase, model: _Model, late: Mapping[int, LastRank]) -> Fix |
 
 def _reassign(durations: ChangedDurations, model: _Model, late: Mapping[int, LastRank]) -> None:
     """Each all-reduce of these stages takes the model's share of its time, step by step."""
-    group: Replayer = durations.replayer()
-    rows: Ints = gradient_all_reduces(group.template)
+    group = durations.replayer()
+    rows = gradient_all_reduces(group.template)
     rows = rows[np.isin(group.template.stage[rows], list(late))]
     arrival_s, own_s = arrivals_s(group, rows), durations.of(rows)
     for at, row in enumerate(rows.tolist()):

@@ -2,5 +2,5 @@
 
 Read `rules/evaluation.py` first (windows to alerts), then `planning.py` (alerts to
 notifications) and `sending.py` (one delivery attempt).
-Imported by: api, cli, consumer, main, monitor, settings, store, watch.
+Imported by: api, cli, consumer, monitor, settings, store, watch.
 """

@@ -25,8 +25,8 @@ def notices_for(
     wanted = [alert for alert in draft.listed if _is_wanted(alert, receiver)]
     news = _news(draft, wanted)
     if knows_each_alert(receiver.format):
-        said = _sorted(draft, wanted if draft.kind == "refresh" else news)
-        parts = [said[at : at + MAX_PUSHED] for at in range(0, len(said), MAX_PUSHED)]
+        alerts = _sorted(draft, wanted if draft.kind == "refresh" else news)
+        parts = [alerts[at : at + MAX_PUSHED] for at in range(0, len(alerts), MAX_PUSHED)]
     else:
         parts = [_sorted(draft, wanted)] if news else []
     for number, part in enumerate(parts):
@@ -53,7 +53,7 @@ def _is_wanted(alert: NoticeAlert, receiver: Receiver) -> bool:
         return False
     # Its labels have changed: receivers that were notified by the first ones get the resolution.
     known = alert.known_as.get("severity")
-    severity = next((each for each in SEVERITIES if each == known), alert.severity)
+    severity = next((severity for severity in SEVERITIES if severity == known), alert.severity)
     return is_for(receiver, severity, alert.known_as)
 
 
@@ -83,15 +83,14 @@ def _is_any_firing(alerts: Sequence[NoticeAlert]) -> bool:
     return any(alert.status == "firing" for alert in alerts)
 
 
-def _is_partly_resolved(draft: Draft, alerts: Sequence[NoticeAlert]) -> bool:
-    is_notice = draft.kind not in ("acknowledged", "refresh")
-    return is_notice and _is_any_firing(alerts) and not _is_any_firing(_news(draft, alerts))
-
-
 def _kind(draft: Draft, alerts: Sequence[NoticeAlert]) -> NoticeKind:
     if draft.kind in ("acknowledged", "refresh"):
         return draft.kind
     return "firing" if _is_any_firing(alerts) else "resolved"
+
+
+def _is_partly_resolved(draft: Draft, alerts: Sequence[NoticeAlert]) -> bool:
+    return _kind(draft, alerts) == "firing" and not _is_any_firing(_news(draft, alerts))
 
 
 def _sorted(draft: Draft, alerts: Iterable[NoticeAlert]) -> list[NoticeAlert]:
@@ -148,6 +147,10 @@ def _notice(
     about = alerts if draft.kind == "refresh" else _news(draft, alerts)
     # A resolved alert has no chart.
     shown = lead.detail.window_id if kind == "firing" else None
+    second = resolution_sentence(lead)
+    if lead.status == "firing":
+        response = response_sentence(lead.assigned_to, lead.note)
+        second = f"{cost_sentence(lead.detail)} {response}".strip()
     return Notice(
         notice_id=notice_id(draft, group, number, now_s),
         kind=kind,
@@ -159,7 +162,7 @@ def _notice(
         severity=max((alert.severity for alert in alerts), key=SEVERITIES.index),
         at_s=now_s,
         sentence=_sentence(draft, alerts, num_others),
-        sub=f"{_second_sentence(lead)} {late_sentence(group.held_since_s, now_s)}".strip(),
+        sub=f"{second} {late_sentence(group.held_since_s, now_s)}".strip(),
         alerts=listed,
         num_more=num_others + 1 - len(listed),
         is_repeat=draft.is_repeat,
@@ -173,10 +176,3 @@ def _notice(
         as_of_s=group.as_of_s,
         held_since_s=group.held_since_s,
     )
-
-
-def _second_sentence(lead: NoticeAlert) -> str:
-    if lead.status == "firing":
-        response = response_sentence(lead.assigned_to, lead.note)
-        return f"{cost_sentence(lead.detail)} {response}".strip()
-    return resolution_sentence(lead)

@@ -59,8 +59,9 @@ class Blame(Record, frozen=True):
 class SuggestedFix(Record, frozen=True):
     """The fix of the finding that wins most, in short.
 
-    `speed_up` is predicted, T / T_new; `gpu_hours_per_day` is what that wins. `command` is one line
-    to paste, None where there is none, and `command_label` says for which tool.
+    `speed_up` is predicted, T / T_new; `gpu_hours_per_day` is what that wins, with its lower and
+    upper bound. `command` is one line to paste, None where there is none, and `command_label` says
+    for which tool.
     """
 
     name: str
@@ -69,6 +70,7 @@ class SuggestedFix(Record, frozen=True):
     gpu_hours_per_day: float
     command: str | None = None
     command_label: str | None = None
+    gpu_hours_per_day_range: tuple[float, ...] = ()
 
 
 class Detail(Record, frozen=True):
@@ -175,7 +177,7 @@ class AlertEvent:
         reason: str | None = None,
         actor: str | None = None,
     ) -> "AlertEvent":
-        """What happens to the alert in this state."""
+        """An event of an alert in this state."""
         same = ("fingerprint", "job_id", "rule", "subject", "severity", "threshold", "detail")
         known = {name: getattr(state, name) for name in same}
         return cls(kind=kind, at_s=at_s, sentence=sentence, reason=reason, actor=actor, **known)

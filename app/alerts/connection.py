@@ -1,6 +1,6 @@
 """Resolve a host name, judge its addresses, and connect only to those that were checked.
 
-Resolving takes at most two seconds, whatever the machine's resolver does; a request ends by one
+Resolving takes at most two seconds, even if the machine's resolver hangs; a request ends by one
 deadline.
 """
 
@@ -9,9 +9,10 @@ import ssl
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, wait
 from contextlib import contextmanager
+from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
-from queue import Empty, SimpleQueue
 from typing import Any, TypeVar
 
 import httpcore
@@ -112,22 +113,19 @@ TIMEOUT_S = 2.0
 _MAX_LOOKUPS = 32
 
 
+@dataclass(eq=False)
 class SystemResolver:
     """The machine's own resolver. It cannot be interrupted, so it works in threads of its own.
 
     At most `most_at_once` lookups may hang; further callers wait for their two seconds, too.
     """
 
-    def __init__(
-        self,
-        *,
-        timeout_s: float = TIMEOUT_S,
-        most_at_once: int = _MAX_LOOKUPS,
-        lookup: Callable[..., Sequence[Any]] = socket.getaddrinfo,
-    ) -> None:
-        self._timeout_s = timeout_s
-        self._room = threading.BoundedSemaphore(most_at_once)
-        self._lookup = lookup
+    timeout_s: float = TIMEOUT_S
+    most_at_once: int = _MAX_LOOKUPS
+    lookup: Callable[..., Sequence[Any]] = socket.getaddrinfo
+
+    def __post_init__(self) -> None:
+        self._room = threading.BoundedSemaphore(self.most_at_once)
 
     def __call__(self, host: str) -> Sequence[str]:
         """All its addresses, as text.
@@ -136,29 +134,25 @@ class SystemResolver:
             TimeoutError: they are not known in time.
             OSError: there are none.
         """
-        if not self._room.acquire(timeout=self._timeout_s):
+        if not self._room.acquire(timeout=self.timeout_s):
             raise TimeoutError("too many names are being resolved")
-        answers: SimpleQueue[Sequence[str] | OSError] = SimpleQueue()
+        answer: Future[Sequence[str]] = Future()
         # A daemon: one that hangs must not keep the process from ending.
         threading.Thread(
-            target=self._look_up, args=(host, answers), name="resolve", daemon=True
+            target=self._look_up, args=(host, answer), name="resolve", daemon=True
         ).start()
-        try:
-            found = answers.get(timeout=self._timeout_s)
-        except Empty:
-            raise TimeoutError("the name was not resolved in time") from None
-        if isinstance(found, OSError):
-            raise found
-        return found
+        if not wait([answer], self.timeout_s).done:
+            raise TimeoutError("the name was not resolved in time")
+        return answer.result()
 
-    def _look_up(self, host: str, answers: SimpleQueue[Sequence[str] | OSError]) -> None:
+    def _look_up(self, host: str, answer: Future[Sequence[str]]) -> None:
         try:
-            found = self._lookup(host, None, type=socket.SOCK_STREAM)
-            answers.put([str(sockaddr[0]) for *_, sockaddr in found])
+            infos = self.lookup(host, None, type=socket.SOCK_STREAM)
+            answer.set_result([str(sockaddr[0]) for *_, sockaddr in infos])
         except OSError as error:
-            answers.put(error)
+            answer.set_exception(error)
         except UnicodeError:
-            answers.put(OSError("the name is none"))
+            answer.set_exception(OSError("the name is none"))
         finally:
             self._room.release()
 
@@ -210,24 +204,17 @@ MAX_READ_BYTES = 64 << 10
 Dial = Callable[[tuple[str, int], float], socket.socket]
 
 
+@dataclass(frozen=True, slots=True)
 class PinnedBackend(httpcore.NetworkBackend):
-    """Connects to one of `addresses`, whatever host is asked for: that is only for TLS and HTTP.
+    """Connects to one of `addresses`; the host that callers name is only for TLS and HTTP.
 
     Connecting may take until `connect_by`, all of it until `deadline`.
     """
 
-    def __init__(
-        self,
-        addresses: Sequence[Address],
-        *,
-        deadline: Deadline,
-        connect_by: Deadline,
-        dial: Dial = socket.create_connection,
-    ) -> None:
-        self._addresses = addresses
-        self._deadline = deadline
-        self._connect_by = connect_by
-        self._dial = dial
+    addresses: Sequence[Address]
+    deadline: Deadline
+    connect_by: Deadline
+    dial: Dial = socket.create_connection
 
     def connect_tcp(
         self,
@@ -244,11 +231,11 @@ class PinnedBackend(httpcore.NetworkBackend):
         """
         with _translated(httpcore.ConnectTimeout, httpcore.ConnectError):
             connection = connect_to_first(
-                self._addresses,
-                lambda: min(self._connect_by.left_s(), self._deadline.left_s()),
+                self.addresses,
+                lambda: min(self.connect_by.left_s(), self.deadline.left_s()),
                 lambda address, within_s: self._connected(address, port, within_s),
             )
-            return PinnedStream(connection, self._deadline)
+            return PinnedStream(connection, self.deadline)
 
     def connect_unix_socket(
         self,
@@ -260,7 +247,7 @@ class PinnedBackend(httpcore.NetworkBackend):
         raise Blocked("messages are not sent to sockets of this machine")
 
     def _connected(self, address: Address, port: int, within_s: float) -> socket.socket:
-        connection = self._dial((str(address), port), within_s)
+        connection = self.dial((str(address), port), within_s)
         try:
             peer = ip_address(connection.getpeername()[0].partition("%")[0])
         except OSError:
@@ -318,7 +305,7 @@ class PinnedStream(httpcore.NetworkStream):
         return PinnedStream(secure, self._deadline)
 
     def get_extra_info(self, info: str) -> Any:
-        """What httpcore asks for: whether there is TLS."""
+        """The TLS object, which httpcore asks for; None without TLS."""
         is_secure = isinstance(self._socket, ssl.SSLSocket)
         return self._socket if info == "ssl_object" and is_secure else None
 

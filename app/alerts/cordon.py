@@ -31,10 +31,10 @@ MAX_WORKERS = 80
 
 @dataclass(frozen=True, slots=True)
 class CordonRequest:
-    """What the rule's `action` is asked for: the workers ("3-1") and hosts that its alerts name.
+    """A request to do the rule's `action` to the workers ("3-1") and hosts that its alerts name.
 
-    `disputed_hosts` are those of them that running jobs of other projects name, too; None where
-    nobody could say.
+    `disputed_hosts` are hosts that running jobs of other projects name, too; None where that is
+    not known.
     """
 
     action: str
@@ -48,11 +48,11 @@ class CordonRequest:
 
     @property
     def project(self) -> str:
-        """Whose rule asks."""
+        """Project of the rule."""
         return project_of(self.job_id)
 
     def body(self) -> str:
-        """The JSON that the tool is given."""
+        """The request as JSON."""
         content = {
             "action": self.action,
             "project": self.project,
@@ -78,10 +78,10 @@ class CordonRequest:
 def cordon_request_for(
     rule: Rule, job_id: str, fired: Sequence[NoticeAlert]
 ) -> CordonRequest | None:
-    """What to ask for when these alerts begin to fire; None where nothing is to be asked for.
+    """The request for alerts that begin to fire; None where the rule or its alerts ask for none.
 
-    A rule on workers or hosts asks for those that it fires for, one on causes for the culprits.
-    Others only know that the job is slow, which is no reason to take anything away.
+    A rule on workers or hosts names those that it fires for, a rule on causes the culprits. Other
+    rules only know that the job is slow, which is no reason to cordon a host.
     """
     if rule.cordon is None or not fired:
         return None
@@ -101,36 +101,35 @@ def cordon_request_for(
 
 
 def _culprits(rule: Rule, alert: NoticeAlert) -> Iterable[Culprit]:
-    """Whom a finding names that is sure enough; being slow alone makes no worker the culprit.
+    """The alert's own culprits in its finding, if that is sure enough.
 
-    All workers of a long stage are slow, and none of their hosts is to blame.
+    A slow worker alone is no culprit: all workers of a long stage are slow, and none of their hosts
+    is to blame.
     """
     blame = alert.detail.blame
     if blame is None or blame.confidence < rule.min_confidence:
         return
     host = alert.labels.get("host") if rule.on == "worker" else None
-    of_alert = {alert.labels.get("subject"), host}
+    alert_names = {alert.labels.get("subject"), host} - {None}
     for culprit in blame.culprits:
-        named = {f"{culprit.dp_rank}-{culprit.stage}", culprit.host}
-        # A culprit without a host is not that of an alert without one.
-        if rule.on == "cause" or (named & of_alert) - {None}:
+        culprit_names = {f"{culprit.dp_rank}-{culprit.stage}", culprit.host}
+        if rule.on == "cause" or culprit_names & alert_names:
             yield culprit
 
 
 TIMEOUT_S = 10.0
-# More than this at once is no failing host: whatever it is, taking them all away makes it worse.
+# So many hosts do not fail at once: cordoning them all would make any other trouble worse.
 MAX_HOSTS = 10
 _MAX_DETAIL_BYTES = 500
 
-CordonStatus = Literal["done", "failed"]
 _HEADERS = {"content-type": "application/json", "user-agent": "Paceline"}
 
 
 @dataclass(frozen=True, slots=True)
 class CordonResult:
-    """Whether the tool was called and did it; `detail` is for people."""
+    """Whether the tool was called and succeeded; `detail` is for people."""
 
-    result: CordonStatus
+    result: Literal["done", "failed"]
     detail: str
 
 
@@ -138,7 +137,8 @@ class CordonResult:
 class CordonHook:
     """The operator's tool: a command line or a URL. In a dry run neither is called.
 
-    Rules of `projects` may ask for `actions`; both are patterns with * and ?, and none is nobody.
+    Rules of `projects` may ask for `actions`; both are patterns with * and ?, without any of which
+    no rule may.
     """
 
     command: Sequence[str] = ()
@@ -149,7 +149,7 @@ class CordonHook:
     timeout_s: float = TIMEOUT_S  # of the command; the guard has its own
 
     def refusal(self, request: CordonRequest) -> str | None:
-        """Why the operator does not let this be asked for; None where they do."""
+        """Why the operator does not allow the request; None where they do."""
         if not _matches_any(request.project, self.projects):
             return "the operator lets no rule of this project ask: PACELINE_CORDON_PROJECTS"
         if not _matches_any(request.action, self.actions):
@@ -182,8 +182,8 @@ def _post(guard: SsrfGuard, url: str, body: str) -> CordonResult:
         return CordonResult("failed", "no answer in time")
     except (httpcore.NetworkError, httpcore.ProtocolError) as error:
         return CordonResult("failed", f"no connection: {type(error).__name__}")
-    said = f"HTTP {reply.status} {_printable(reply.beginning)}".rstrip()
-    return CordonResult("done" if 200 <= reply.status < 300 else "failed", said)
+    answer = f"HTTP {reply.status} {_printable(reply.beginning)}".rstrip()
+    return CordonResult("done" if 200 <= reply.status < 300 else "failed", answer)
 
 
 def _run(hook: CordonHook, body: str) -> CordonResult:
@@ -202,12 +202,12 @@ def _run(hook: CordonHook, body: str) -> CordonResult:
             return CordonResult("failed", f"it could not be started: {error.strerror}")
         status = _wait(process, body, hook.timeout_s)
         output.seek(0)
-        said = _printable(output.read(_MAX_DETAIL_BYTES))
+        printed = _printable(output.read(_MAX_DETAIL_BYTES))
     if status is None:
         return CordonResult("failed", f"it had not ended after {hook.timeout_s:g} s")
     if status:
-        return CordonResult("failed", f"it ended with status {status}: {said}".rstrip(": "))
-    return CordonResult("done", said)
+        return CordonResult("failed", f"it ended with status {status}: {printed}".rstrip(": "))
+    return CordonResult("done", printed)
 
 
 def _wait(process: "subprocess.Popen[bytes]", body: str, timeout_s: float) -> int | None:
@@ -232,4 +232,4 @@ def _matches_any(name: str, patterns: Sequence[str]) -> bool:
 
 def _printable(text: bytes) -> str:
     shown = text.decode(errors="replace")
-    return "".join(each if each.isprintable() else " " for each in shown).strip()
+    return "".join(char if char.isprintable() else " " for char in shown).strip()

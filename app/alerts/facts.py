@@ -1,7 +1,7 @@
-"""What rules read: the facts of one window, and of data that stay away.
+"""Facts that rules read: of one window, and of ranks that send no data.
 
-Findings are indexed by worker and host: a large job may have as many culprits as workers, and an
-alert for each of very many of them.
+Findings are indexed by worker and host: a large job may have as many culprits as workers, and
+alerts on very many of them.
 """
 
 from collections.abc import Mapping, Sequence
@@ -39,20 +39,20 @@ def finding_labels(finding: Finding, hosts: Mapping[Worker, str]) -> dict[str, s
     labels: dict[str, str] = {"cause": finding.cause}
     if len(culprits) == 1 and (worker := _worker(culprits[0])) is not None:
         labels["worker"] = worker_name(*worker)
-    named = {culprit_host(culprit, hosts) for culprit in culprits}
-    if len(named) == 1 and (host := named.pop()) is not None:
+    named_hosts = {culprit_host(culprit, hosts) for culprit in culprits}
+    if len(named_hosts) == 1 and (host := named_hosts.pop()) is not None:
         labels["host"] = host
     return labels
 
 
 def _worker(culprit: Culprit) -> Worker | None:
-    """The one worker that it is, or whose GPU; None of a whole rank, stage or host."""
+    """The worker that the culprit is or belongs to; None of a whole rank, stage or host."""
     if culprit.dp_rank is None or culprit.stage is None:
         return None
     return culprit.dp_rank, culprit.stage
 
 
-_Named = tuple[int | None, int | None, str | None]  # dp rank, stage, host: what it is, or any
+_Key = tuple[int | None, int | None, str | None]  # dp rank, stage, host; None: any
 
 
 class FindingIndex:
@@ -65,22 +65,22 @@ class FindingIndex:
         self._findings = findings
         self._hosts = hosts
         self._labels: dict[int, dict[str, str]] = {}
-        self._places: dict[_Named, int] = {}
+        self._places: dict[_Key, int] = {}
         self._on_hosts: dict[str, int] = {}
         for at, finding in enumerate(findings):
             for culprit in finding.culprits:
-                self._places.setdefault(_named(culprit), at)
+                self._places.setdefault(_key(culprit), at)
                 if (host := culprit_host(culprit, hosts)) is not None:
                     self._on_hosts.setdefault(host, at)
 
     def by_worker(self, worker: Worker) -> Finding | None:
         """The finding that names the worker, its dp rank, its stage, or its host as a whole."""
         dp_rank, stage = worker
-        ways = [(dp_rank, stage, None), (dp_rank, None, None), (None, stage, None)]
-        host = self._hosts.get(worker)
-        wholes: list[_Named] = [] if host is None else [(None, None, host)]
-        found = [self._places[each] for each in (*ways, *wholes) if each in self._places]
-        return self._findings[min(found)] if found else None
+        keys: list[_Key] = [(dp_rank, stage, None), (dp_rank, None, None), (None, stage, None)]
+        if (host := self._hosts.get(worker)) is not None:
+            keys.append((None, None, host))
+        at = min((self._places[key] for key in keys if key in self._places), default=None)
+        return None if at is None else self._findings[at]
 
     def by_host(self, host: str) -> Finding | None:
         """The finding that names the host, or a worker on it."""
@@ -94,7 +94,7 @@ class FindingIndex:
         return self._labels[id(finding)]
 
 
-def _named(culprit: Culprit) -> _Named:
+def _key(culprit: Culprit) -> _Key:
     is_host = culprit.dp_rank is None and culprit.stage is None
     return culprit.dp_rank, culprit.stage, culprit.host if is_host else None
 
@@ -122,7 +122,7 @@ class WindowFacts:
 
     @cached_property
     def shown(self) -> "WindowFacts":
-        """The facts whose figures messages say, those of the recent steps."""
+        """The facts with the figures that messages have: those of the recent steps."""
         return self if self.recent is None else replace(self, result=self.recent, recent=None)
 
     @property
@@ -163,7 +163,7 @@ class WindowFacts:
         """One of its findings as the recent steps show it: the same cause and culprits."""
         if self.recent is None:
             return finding
-        if id(finding) not in self._shown_findings:
+        if id(finding) not in self._shown_findings:  # comparing thousands of culprits takes long
             self._shown_findings[id(finding)] = self._same_of_recent(finding)
         return self._shown_findings[id(finding)]
 

@@ -7,10 +7,11 @@ import re
 import socket
 import ssl
 from collections.abc import Mapping, Sequence, Set
-from contextlib import closing, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cache
 from ipaddress import AddressValueError, IPv4Address, IPv6Address
+from typing import NamedTuple
 
 import httpcore
 import httpx
@@ -100,10 +101,8 @@ MAX_KEPT_BYTES = 256
 _EVERYWHERE = parse_networks(["0.0.0.0/0", "::/0"])
 
 
-@cache
-def usual_tls() -> ssl.SSLContext:
-    """Trusts the usual authorities; one of the process, as reading them takes some 50 ms."""
-    return httpx.create_ssl_context()
+# Trusts the usual authorities; one of the process, as reading them takes some 50 ms.
+_usual_tls = cache(httpx.create_ssl_context)
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +129,7 @@ class SsrfGuard:
     resolver: Resolver = field(default_factory=SystemResolver)
     total_s: float = TOTAL_S
     connect_s: float = CONNECT_S
-    tls: ssl.SSLContext = field(default_factory=usual_tls)
+    tls: ssl.SSLContext = field(default_factory=_usual_tls)
     dial: Dial = socket.create_connection
 
     def check(self, url: str) -> RequestTarget:
@@ -160,10 +159,7 @@ class SsrfGuard:
         """
         deadline = Deadline(min(self.connect_s, self.total_s))
         target = self.check(url)
-        backend = PinnedBackend(
-            self._addresses(target), deadline=deadline, connect_by=deadline, dial=self.dial
-        )
-        stream = backend.connect_tcp(target.host, target.port)
+        stream = self._backend(target, deadline).connect_tcp(target.host, target.port)
         if target.scheme == "https":
             stream = stream.start_tls(self.tls, target.host)
         stream.close()
@@ -178,44 +174,48 @@ class SsrfGuard:
         """
         deadline = Deadline(self.total_s)
         target = self.check(url)
-        backend = PinnedBackend(
-            self._addresses(target),
-            deadline=deadline,
-            connect_by=Deadline(min(self.connect_s, self.total_s)),
-            dial=self.dial,
-        )
-        with closing(self._pool(backend)) as pool:
+        # A pool of its own: connections are never another request's.
+        with httpcore.ConnectionPool(
+            ssl_context=self.tls,
+            max_keepalive_connections=0,
+            network_backend=self._backend(target, deadline),
+        ) as pool:
             return _post(pool, target, headers, body)
+
+    def _backend(self, target: RequestTarget, deadline: Deadline) -> PinnedBackend:
+        addresses = self._addresses(target)
+        connect_by = Deadline(min(self.connect_s, self.total_s))
+        return PinnedBackend(addresses, deadline, connect_by, self.dial)
 
     def _addresses(self, target: RequestTarget) -> Sequence[Address]:
         if target.address is not None:
             return [target.address]
-        found = self._resolved(target)
-        _refuse(self._refusals_of_addresses(target, found))
-        return list(dict.fromkeys(found))
+        addresses = self._resolved(target)
+        _refuse(self._refusals_of_addresses(target, addresses))
+        return list(dict.fromkeys(addresses))
 
     def _resolved(self, target: RequestTarget) -> Sequence[Address]:
         try:
-            found = [parse_address(text) for text in self.resolver(target.host)]
+            addresses = [parse_address(text) for text in self.resolver(target.host)]
         except TimeoutError as error:
             raise httpcore.ConnectTimeout(str(error)) from error
         except OSError as error:
             raise httpcore.ConnectError("the name cannot be resolved") from error
-        if not found:
+        if not addresses:
             raise httpcore.ConnectError("the name has no address")
-        return found
+        return addresses
 
     def _refusals(self, target: RequestTarget) -> "list[_Refusal]":
         """Why nothing may be sent there, as far as that is known without its addresses."""
-        found = []
+        refusals = []
         if target.scheme == "http" and not self.allows_http:
             why = "the receiver's URL must begin with https://"
-            found.append(_Refusal(why, "PACELINE_WEBHOOK_ALLOW_HTTP=true"))
+            refusals.append(_Refusal(why, "PACELINE_WEBHOOK_ALLOW_HTTP=true"))
         if self.ports is not None and target.port not in self.ports:
             ports = ",".join(map(str, [*sorted(self.ports), target.port]))
             why = f"messages are not sent to port {target.port}"
-            found.append(_Refusal(why, f"PACELINE_WEBHOOK_PORTS={ports}"))
-        return found
+            refusals.append(_Refusal(why, f"PACELINE_WEBHOOK_PORTS={ports}"))
+        return refusals
 
     def _refusals_of_addresses(
         self, target: RequestTarget, addresses: Sequence[Address]
@@ -229,15 +229,8 @@ class SsrfGuard:
         setting = f"PACELINE_WEBHOOK_ALLOW={others}{network}" if network else None
         return [_Refusal(why, setting)]
 
-    def _pool(self, backend: PinnedBackend) -> httpcore.ConnectionPool:
-        # One for each request: connections are never another request's.
-        return httpcore.ConnectionPool(
-            ssl_context=self.tls, max_keepalive_connections=0, network_backend=backend
-        )
 
-
-@dataclass(frozen=True, slots=True)
-class _Refusal:
+class _Refusal(NamedTuple):
     """Why nothing is sent to an address, and the setting that allows it, if any should."""
 
     why: str
@@ -247,9 +240,9 @@ class _Refusal:
 def _refuse(refusals: Sequence[_Refusal]) -> None:
     if not refusals:
         return
-    text = "; ".join(each.why for each in refusals)
-    if all(each.setting for each in refusals):
-        settings = " ".join(str(each.setting) for each in refusals)
+    text = "; ".join(refusal.why for refusal in refusals)
+    if all(refusal.setting for refusal in refusals):
+        settings = " ".join(str(refusal.setting) for refusal in refusals)
         text += f". The operator allows it, after a restart, with {settings}"
         if _ANY_NETWORK in settings:
             text += f" ({_ANY_NETWORK} is that of the host, such as 10.2.0.0/16)"
@@ -264,7 +257,7 @@ _NEVER_SUGGESTED = parse_networks(
 
 
 def _network_to_allow(target: RequestTarget) -> str | None:
-    """What to add to PACELINE_WEBHOOK_ALLOW; of a name only its kind, None where nothing should."""
+    """The network for PACELINE_WEBHOOK_ALLOW; of a name a placeholder, None where none may be."""
     if target.address is not None:
         if is_in(target.address, _NEVER_SUGGESTED):
             return None
@@ -283,11 +276,11 @@ def _post(
     url = httpcore.URL(scheme=target.scheme, host=target.host, port=target.port, target=target.path)
     sent = [("host", target.authority), *headers.items(), ("connection", "close")]
     with pool.stream("POST", url, headers=sent, content=body) as response:
-        came = {
+        received = {
             name.decode("latin-1").lower(): value.decode("latin-1")
             for name, value in response.headers
         }
-        return Reply(response.status, came, _beginning(response))
+        return Reply(response.status, received, _beginning(response))
 
 
 def _beginning(response: httpcore.Response) -> bytes:

@@ -11,18 +11,9 @@ from app.alerts.alert import AlertState
 from app.alerts.rule import SEVERITIES, Rule
 from app.trace.job import job_of, project_of
 
+CULPRIT_LABELS = ("cause", "worker", "host")  # they may change while an alert fires
 # Labels that every alert has, beside those of its rule and its job.
-BUILT_IN_LABELS = (
-    "alertname",
-    "project",
-    "job",
-    "rule",
-    "subject",
-    "severity",
-    "cause",
-    "worker",
-    "host",
-)
+BUILT_IN_LABELS = ("alertname", "project", "job", "rule", "subject", "severity", *CULPRIT_LABELS)
 
 
 class Matcher(Struct, frozen=True, omit_defaults=True):
@@ -45,10 +36,6 @@ def all_match(matchers: Sequence[Matcher], labels: Mapping[str, str]) -> bool:
     return all(matcher.matches(labels) for matcher in matchers)
 
 
-# They may change while an alert fires.
-CULPRIT_LABELS = ("cause", "worker", "host")
-
-
 def labels_of(
     rule: Rule,
     job_id: str,
@@ -60,9 +47,9 @@ def labels_of(
     """All labels of an alert; the rule's win over the job's, built-in ones over both.
 
     `culprit` has cause, worker and host, as far as they are known. A job or a rule cannot set
-    labels of built-in names: they would name a culprit that no diagnosis found.
+    labels of built-in names: they would name a culprit that is no finding's.
     """
-    own = {
+    own_labels = {
         name: text
         for name, text in {**of_job, **rule.labels}.items()
         if name not in BUILT_IN_LABELS
@@ -75,8 +62,8 @@ def labels_of(
         "rule": rule.name,
         "severity": rule.severity,
     }
-    named = {"subject": subject} if subject else {}
-    return {**own, **culprit, **named, **built_in}
+    subject_label = {"subject": subject} if subject else {}
+    return {**own_labels, **culprit, **subject_label, **built_in}
 
 
 def with_culprits(labels: Mapping[str, str], now: Mapping[str, str]) -> dict[str, str]:
@@ -147,12 +134,12 @@ def inhibited_fingerprints(states: Sequence[AlertState], rules: Iterable[Rule]) 
 
 def _inhibited_rules(rules: Mapping[str, Rule]) -> set[str]:
     reached = {name: _transitively_inhibited(name, rules) for name in rules}
-    found = set()
-    for name, rule in rules.items():
-        for other in rule.inhibits:
-            if other in rules and not _is_first_of_its_cycle(other, name, rules, reached):
-                found.add(other)
-    return found
+    return {
+        other
+        for name, rule in rules.items()
+        for other in rule.inhibits
+        if other in rules and not _is_first_of_its_cycle(other, name, rules, reached)
+    }
 
 
 def _is_first_of_its_cycle(
@@ -160,7 +147,7 @@ def _is_first_of_its_cycle(
 ) -> bool:
     """Whether both inhibit each other, perhaps through others, and this one goes first."""
     circle = {other for other in reached[name] if name in reached[other]} | {name}
-    return inhibitor in circle and name == min(circle, key=lambda each: _rank(rules[each]))
+    return inhibitor in circle and name == min(circle, key=lambda rule: _rank(rules[rule]))
 
 
 def _rank(rule: Rule) -> tuple[int, str]:
@@ -169,10 +156,10 @@ def _rank(rule: Rule) -> tuple[int, str]:
 
 def _transitively_inhibited(name: str, rules: Mapping[str, Rule]) -> set[str]:
     """The firing rules that this one inhibits, directly or through others."""
-    found: set[str] = set()
-    left = [name]
-    while left:
-        new = {each for each in rules[left.pop()].inhibits if each in rules} - found
-        found |= new
-        left += new
-    return found
+    inhibited: set[str] = set()
+    queue = [name]
+    while queue:
+        new = (rules.keys() & rules[queue.pop()].inhibits) - inhibited
+        inhibited |= new
+        queue += new
+    return inhibited

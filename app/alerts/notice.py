@@ -1,4 +1,4 @@
-"""What receivers are sent: a notice lists the alerts of one rule on one job, a message is its text.
+"""Notices and messages: a notice lists the alerts of one rule on one job, a message is its text.
 
 A notice has no format; `formats` renders it into a message for one receiver.
 """
@@ -79,7 +79,7 @@ class NoticeGroup:
         return page if window_id is None else f"{page}?window={window_id}"
 
     def runbook_url(self, detail: Detail) -> str | None:
-        """What to check and do, in the documentation that the pages come with."""
+        """Address of the runbook in the documentation that the pages come with."""
         if self.base_url is None:
             return None
         return f"{self.base_url.rstrip('/')}{builtin_runbook(detail)}"
@@ -92,7 +92,7 @@ class NoticeGroup:
 
 
 def builtin_runbook(detail: Detail) -> str:
-    """Path of what to check and do, in the documentation that the pages come with."""
+    """Path of the runbook in the documentation that the pages come with."""
     cause = detail.on if detail.blame is None else detail.blame.cause
     return f"{RUNBOOK_PATH}#{quote(cause or '', safe='')}"
 

@@ -1,10 +1,9 @@
 """Which notifications are due for the alerts of one rule on one job, after those sent before.
 
 A notice lists all alerts of the group that receivers know to fire, since many receivers keep one
-incident for all; some of them are news, and without news there is no notice. Receivers that take
-an alert for resolved unless they hear of it again (Alertmanager) are refreshed: that is no news,
-and goes on while the alert is acknowledged, silenced, inhibited or without data.
-Nothing is sent or saved here.
+incident for all; some of them are news, and without news there is no notice. Receivers that resolve
+an alert unless it is sent again (Alertmanager) get refreshes: these are no news, and go on while
+the alert is acknowledged, silenced, inhibited or without data. Nothing is sent or saved here.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -15,8 +14,8 @@ from app.alerts.labels import Silence
 from app.alerts.notice import NoticeAlert
 
 # "lapsed": it fires, but receivers take it for resolved: it was resolved with its group, its
-# message was dropped, or only a cordon hook was called. "ended": only receivers that keep a state
-# for each alert know of its end; for people it is silenced.
+# message was dropped, or only a cordon hook was called. "ended": it is over, and only receivers
+# that keep a state per alert were notified, since it is silenced for people.
 LastNotifiedKind = Literal["firing", "resolved", "acknowledged", "lapsed", "ended"]
 NewsKind = Literal["firing", "repeat", "resolved", "acknowledged"]
 DraftKind = Literal["firing", "resolved", "acknowledged", "refresh"]
@@ -26,9 +25,9 @@ DraftKind = Literal["firing", "resolved", "acknowledged", "refresh"]
 class NotificationTiming:
     """Seconds between a group's notices (`interval_s`), and until a firing alert is repeated.
 
-    An alert that was told to be over does not ring again within `damping_s`; one that does soon
-    after flaps, and its next end waits for as long. Receivers
-    that resolve alerts by themselves get all that fire every `refresh_s`; None without such.
+    An alert that was notified as resolved is not notified again within `damping_s`; one that fires
+    soon after that flaps, and its next resolution waits for `damping_s`, too. Receivers that
+    resolve alerts by themselves get all firing alerts every `refresh_s`; None without such.
     """
 
     interval_s: float = 60.0
@@ -39,7 +38,7 @@ class NotificationTiming:
 
 @dataclass(frozen=True, slots=True)
 class CurrentAlert:
-    """An alert as it stands now; `entry` is what notices say of it.
+    """The present state of an alert; `entry` is its part of a notice.
 
     One that `is_waning` still fires, but its last windows were below the threshold; one that
     `was_missed` began and ended while messages waited, so that no receiver knows of it.
@@ -71,8 +70,8 @@ class CurrentAlert:
 class LastNotified:
     """The last notification of an alert, and when it was sent (Unix seconds).
 
-    An acknowledgement does not change `at_s`. An alert `flaps` that was told to fire again soon
-    after it was told to be over.
+    An acknowledgement does not change `at_s`. An alert `flaps` if it was notified as firing again
+    soon after its resolution.
     """
 
     kind: LastNotifiedKind
@@ -143,27 +142,30 @@ class AlertNews:
     is_muted: bool = False
 
     @property
+    def last_kind(self) -> LastNotifiedKind | None:
+        """Kind of the last notification; None before the first."""
+        return None if self.last is None else self.last.kind
+
+    @property
     def is_known(self) -> bool:
         """Whether receivers believe that it fires."""
-        return self.last is not None and self.last.kind in _KNOWN_FIRING_KINDS
+        return self.last_kind in _KNOWN_FIRING_KINDS
 
     @property
     def is_refreshed(self) -> bool:
-        """Whether it fires, and receivers that keep a state for each alert were notified."""
-        is_told = self.last is not None and self.last.kind != "resolved"
-        return is_told and self.alert.is_firing
+        """Whether it fires, and receivers that keep a state per alert were notified."""
+        return self.last_kind not in (None, "resolved") and self.alert.is_firing
 
     @property
     def is_lapsed_and_over(self) -> bool:
-        """Whether it is over, but receivers that keep a state for each alert take it to fire."""
-        is_lapsed = self.last is not None and self.last.kind == "lapsed"
-        return is_lapsed and not self.alert.is_firing
+        """Whether it is over, but receivers that keep a state per alert take it to fire."""
+        return self.last_kind == "lapsed" and not self.alert.is_firing
 
     @property
     def is_over_silenced(self) -> bool:
         """Whether it ended while it was silenced, so that no receiver knows."""
-        is_ended = self.last is not None and self.last.kind == "ended"
-        return self.is_known and self.is_muted and not self.alert.is_firing and not is_ended
+        is_believed = self.last_kind in ("firing", "acknowledged")
+        return is_believed and self.is_muted and not self.alert.is_firing
 
     @property
     def is_listed(self) -> bool:
@@ -190,24 +192,22 @@ class NewsRules:
         view = AlertNews(alert, last)
         if not alert.is_firing and not view.is_known and not alert.was_missed:
             return view
-        if alert.fingerprint in self.silent_until:
-            due_s = self.silent_until[alert.fingerprint]
-            return replace(view, due_s=due_s, is_muted=True)
+        if (end_s := self.silent_until.get(alert.fingerprint)) is not None:
+            return replace(view, due_s=end_s, is_muted=True)
         if not alert.is_firing:
             flaps = last is not None and last.flaps
             return self._due(view, "resolved", self.timing.damping_s if flaps else 0.0)
         if alert.fingerprint in self.inhibited:
-            due_s = self.now_s + self.timing.interval_s
-            return replace(view, due_s=due_s, is_muted=True)
+            return replace(view, due_s=self.now_s + self.timing.interval_s, is_muted=True)
         return self._firing(view)
 
     def _firing(self, view: AlertNews) -> AlertNews:
         if view.alert.is_acked:
-            is_new = view.is_known and view.last is not None and view.last.kind != "acknowledged"
+            is_new = view.last_kind in ("firing", "ended")
             return replace(view, news="acknowledged" if is_new else None)
         if view.alert.is_no_data:
             return view
-        if view.last is not None and view.last.kind == "acknowledged":
+        if view.last_kind == "acknowledged":
             # The acknowledgement was withdrawn: news at once, not a repeat.
             return self._due(view, "firing", 0.0)
         if view.alert.is_waning and not view.is_known:
@@ -244,9 +244,9 @@ def refresh_drafts(
     *,
     is_held: bool = False,
 ) -> Iterator[Draft]:
-    """Refreshes: all that fires, if due; and at once what these receivers wrongly take to fire.
+    """Refreshes of all firing alerts, if due; and at once of those that ended unknown to receivers.
 
-    What ended while silenced is sent, too: a silence is for people. While `is_held` no end is.
+    Ends of silenced alerts are sent, too: a silence is for people. While `is_held` no end is sent.
     """
     forgets = timing.refresh_s is not None
     over = [] if is_held else [
@@ -257,7 +257,7 @@ def refresh_drafts(
     due_s = refresh_due_s(views, refreshed_at_s, timing)
     is_due = due_s is not None and due_s <= now_s
     alive = [view.alert.entry for view in views if view.is_refreshed] if is_due else []
-    news: dict[str, NewsKind] = dict.fromkeys((each.fingerprint for each in over), "resolved")
+    news: dict[str, NewsKind] = dict.fromkeys((alert.fingerprint for alert in over), "resolved")
     if over or alive:
         yield Draft("refresh", [*over, *alive], news)
 
@@ -271,9 +271,9 @@ def refresh_due_s(
     return 0.0 if refreshed_at_s is None else refreshed_at_s + timing.refresh_s
 
 
-# Times `damping_s` from the end that was told to the next beginning: the shortest is 1.
+# Times `damping_s`, from a notified resolution to the next notification: it is at least 1.
 _FLAPS_WITHIN = 2.0
-# Longer than a message may be under way: the sender reads the labels of its alerts.
+# Longer than a delivery may take: the sender reads the labels of a message's alerts.
 _FORGET_AFTER_S = 86_400.0
 
 
@@ -300,8 +300,8 @@ def plan_notifications(
         now_s: Unix time.
         timing: intervals between notices.
         refreshed_at_s: when a refresh was sent last; None: never.
-        is_held: what the alerts are now is not known: nothing begins, ends or is repeated, and
-            receivers that forget are kept from taking it for over.
+        is_held: the present state of the alerts is not known: nothing is notified as new, resolved
+            or repeated, and receivers that resolve alerts by themselves are only refreshed.
     """
     labels = {alert.fingerprint: alert.entry.labels for alert in alerts}
     rules = NewsRules(silenced_until(labels, silences, now_s), inhibited, now_s, timing)
@@ -313,18 +313,18 @@ def plan_notifications(
         free_at_s = now_s + timing.interval_s
     if refreshed_at_s is not None:
         refreshed_at_s = min(refreshed_at_s, now_s)  # by a clock that was set back
-    again = list(refresh_drafts(views, refreshed_at_s, now_s, timing, is_held=is_held))
-    if again or not any(view.is_refreshed for view in views):
+    refreshes = list(refresh_drafts(views, refreshed_at_s, now_s, timing, is_held=is_held))
+    if refreshes or not any(view.is_refreshed for view in views):
         refreshed_at_s = now_s
-    drafts = [*_acknowledgement(views), *notices, *again]
+    drafts = [*_acknowledgement(views), *notices, *refreshes]
     after = _notified_after(drafts, views, last_notified, now_s, timing.damping_s)
-    left = [rules.view(each.alert, after.get(each.alert.fingerprint, each.last)) for each in views]
-    due_s = (_earliest_due_s(left, free_at_s), refresh_due_s(left, refreshed_at_s, timing))
+    later = [rules.view(view.alert, after.get(view.alert.fingerprint, view.last)) for view in views]
+    due_s = (_earliest_due_s(later, free_at_s), refresh_due_s(later, refreshed_at_s, timing))
     return NotificationPlan(
         drafts,
         after,
         _forgettable(alerts, {**last_notified, **after}, now_s),
-        min((each for each in due_s if each is not None), default=None),
+        min((at_s for at_s in due_s if at_s is not None), default=None),
         refreshed_at_s,
         firing_known=[view.alert.entry for view in views if view.is_listed],
         tellable=[
@@ -340,12 +340,12 @@ def _acknowledgement(views: Iterable[AlertNews]) -> Iterable[Draft]:
 
     It does not wait for the group's next turn.
     """
-    known = [view for view in views if view.is_listed]
+    listed = [view for view in views if view.is_listed]
     news: dict[str, NewsKind] = {
-        view.alert.fingerprint: "acknowledged" for view in known if view.news == "acknowledged"
+        view.alert.fingerprint: "acknowledged" for view in listed if view.news == "acknowledged"
     }
-    if news and all(view.alert.is_acked for view in known):
-        yield Draft("acknowledged", [view.alert.entry for view in known], news)
+    if news and all(view.alert.is_acked for view in listed):
+        yield Draft("acknowledged", [view.alert.entry for view in listed], news)
 
 
 def _notice(
@@ -365,7 +365,7 @@ def _notice(
                 news[view.alert.fingerprint] = "repeat"
     listed = [view for view in views if view.is_listed or view.alert.fingerprint in news]
     is_firing = any(view.alert.is_firing for view in listed)
-    yield Draft("firing" if is_firing else "resolved", [each.alert.entry for each in listed], news)
+    yield Draft("firing" if is_firing else "resolved", [view.alert.entry for view in listed], news)
 
 
 def _notified_after(
@@ -393,9 +393,10 @@ def _notified_after(
         if draft.kind == "resolved":
             # Receivers take the whole group for resolved. A muted alert that still fires is news
             # once it is no longer muted.
-            kept = (view.alert for view in views if view.is_muted and view.is_known)
             after |= {
-                each.fingerprint: LastNotified("lapsed", now_s) for each in kept if each.is_firing
+                view.alert.fingerprint: LastNotified("lapsed", now_s)
+                for view in views
+                if view.is_muted and view.is_known and view.alert.is_firing
             }
     return after
 
@@ -403,16 +404,15 @@ def _notified_after(
 def _notified_by_refresh(
     draft: Draft, last_notified: Mapping[str, LastNotified]
 ) -> dict[str, LastNotified]:
-    """A refresh changes only what receivers with a state for each alert know."""
+    """A refresh changes only what receivers with a state per alert know."""
     after: dict[str, LastNotified] = {}
     for alert in draft.listed:
         last = last_notified.get(alert.fingerprint)
         if last is None:
             continue
         if alert.fingerprint in draft.news:
-            is_known = last.kind != "lapsed"
-            now = LastNotified("ended" if is_known else "resolved", last.at_s)
-            after[alert.fingerprint] = now
+            kind: LastNotifiedKind = "resolved" if last.kind == "lapsed" else "ended"
+            after[alert.fingerprint] = LastNotified(kind, last.at_s)
         elif last.kind == "ended":
             after[alert.fingerprint] = LastNotified("firing", last.at_s)
     return after
@@ -421,11 +421,14 @@ def _notified_by_refresh(
 def _forgettable(
     alerts: Iterable[CurrentAlert], last_notified: Mapping[str, LastNotified], now_s: float
 ) -> list[str]:
-    """Alerts at rest whose resolution was sent, and is no longer under way."""
+    """Alerts at rest whose resolution was delivered long ago."""
     firing = {alert.fingerprint for alert in alerts if alert.is_firing}
-    resolved = {each: last.at_s for each, last in last_notified.items() if last.kind == "resolved"}
     long_ago_s = now_s - _FORGET_AFTER_S
-    return [each for each, at_s in resolved.items() if each not in firing and at_s <= long_ago_s]
+    return [
+        fingerprint
+        for fingerprint, last in last_notified.items()
+        if last.kind == "resolved" and last.at_s <= long_ago_s and fingerprint not in firing
+    ]
 
 
 def _earliest_due_s(views: Iterable[AlertNews], free_at_s: float) -> float | None:

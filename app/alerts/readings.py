@@ -1,7 +1,7 @@
 """Everything that an alert rule can be on, and its default thresholds.
 
-Readings of the whole job (slowdown, waste, step time, fidelity, clocks), readings with a figure for
-each subject (cause, worker, host, operation type), and readings of missing data (stalled, silent
+Readings of the whole job (slowdown, waste, step time, fidelity, clocks), readings with a figure per
+subject (cause, worker, host, operation type), and readings of missing data (stalled, silent
 workers). A host's figure is that of its worst worker, so a rule on hosts fires wherever one on
 workers with the same threshold does, and can inhibit it.
 
@@ -12,6 +12,7 @@ with the median of all earlier steps where it did not rise; so a job that stays 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from functools import partial
 from typing import Literal
 
 import numpy as np
@@ -43,7 +44,7 @@ def _share_of_ratio(_facts: WindowFacts, ratio: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class WindowReading:
-    """One figure of a window, or one for each of several subjects.
+    """One figure of a window, of the whole job or of several subjects.
 
     `values` are figures by subject, "" being the whole job; None if the window has none. A subject
     that is left out has nothing wrong with it. `rest` is the figure of a job with which all is
@@ -60,7 +61,7 @@ class WindowReading:
     usual_above: float | None = None
     usual_clear: float | None = None  # else in the middle between `rest` and above
     is_exact: bool = False  # clears just where it raises, unless a rule says otherwise
-    is_found: bool = False  # something is there, whatever the figure says of its size
+    is_present: bool = False  # a subject with a figure has trouble, however small the figure
     has_subjects: bool = False
     is_of_run: bool = False  # held against the same run before: another has none yet
     verdicts: frozenset[str] = frozenset({"ok"})
@@ -78,7 +79,7 @@ def _of_job(value: float | None) -> _Values | None:
 def _gpu_hours_lost(_rule: Rule, facts: WindowFacts) -> _Values | None:
     """GPU-hours lost per hour: the job's GPUs times its wasted share."""
     wasted = facts.result.gpu_time_wasted
-    return None if wasted is None else {"": facts.num_gpus * wasted}
+    return _of_job(None if wasted is None else facts.num_gpus * wasted)
 
 
 def _step_time_ratio(_rule: Rule, facts: WindowFacts) -> _Values | None:
@@ -94,7 +95,7 @@ def _clock_residual_s(_rule: Rule, facts: WindowFacts) -> _Values | None:
 
 
 def _costs_of_causes(rule: Rule, facts: WindowFacts) -> _Values | None:
-    """For each cause the most costly finding; one of unknown cost has no loss to show."""
+    """By cause, the cost of its most costly finding; one of unknown cost has no loss to show."""
     if facts.findings is None:
         return None
     costs: dict[str, float] = {}
@@ -105,8 +106,8 @@ def _costs_of_causes(rule: Rule, facts: WindowFacts) -> _Values | None:
 
 
 def _finding_of_cause(facts: WindowFacts, cause: str) -> Finding | None:
-    same = (finding for finding in facts.findings or () if finding.cause == cause)
-    return next((finding for finding in same if finding.cost is not None), None)
+    of_cause = (finding for finding in facts.findings or () if finding.cause == cause)
+    return next((finding for finding in of_cause if finding.cost is not None), None)
 
 
 def _is_cause_sure(rule: Rule, facts: WindowFacts, cause: str) -> bool:
@@ -115,7 +116,7 @@ def _is_cause_sure(rule: Rule, facts: WindowFacts, cause: str) -> bool:
 
 
 def _worker_slowdowns(facts: WindowFacts) -> Mapping[Worker, float] | None:
-    """Of the workers of which it is known; None where it is of none."""
+    """The known slowdowns by worker; None where none is known."""
     if facts.result.worker_slowdown is None:
         return None
     return {
@@ -127,12 +128,12 @@ def _worker_slowdowns(facts: WindowFacts) -> Mapping[Worker, float] | None:
 
 
 def _slowdowns_by_worker(rule: Rule, facts: WindowFacts) -> _Values | None:
-    """For each worker, called as its page is: "3-1" is dp rank 3 in stage 1."""
+    """By worker, called as its page is: "3-1" is dp rank 3 in stage 1."""
     slowdowns = _worker_slowdowns(facts)
     if slowdowns is None:
         return None
-    of_worker = {worker_name(*worker): slowdown for worker, slowdown in slowdowns.items()}
-    return _matching_subjects(rule.of, of_worker)
+    by_worker = {worker_name(*worker): slowdown for worker, slowdown in slowdowns.items()}
+    return _matching_subjects(rule.of, by_worker)
 
 
 def _worker_labels(facts: WindowFacts, worker: str) -> Mapping[str, str]:
@@ -141,22 +142,22 @@ def _worker_labels(facts: WindowFacts, worker: str) -> Mapping[str, str]:
 
 
 def _slowdowns_by_host(rule: Rule, facts: WindowFacts) -> _Values | None:
-    """For each host by its name; nothing where workers do not name their hosts."""
+    """By host; nothing where workers do not name their hosts."""
     slowdowns = _worker_slowdowns(facts)
     if slowdowns is None:
         return None
-    of_host: dict[str, float] = {}
+    by_host: dict[str, float] = {}
     for worker, host in facts.hosts.items():
         if worker in slowdowns:
-            of_host[host] = max(of_host.get(host, 0.0), slowdowns[worker])
-    return _matching_subjects(rule.of, of_host)
+            by_host[host] = max(by_host.get(host, 0.0), slowdowns[worker])
+    return _matching_subjects(rule.of, by_host)
 
 
 def _finding_of_optype(facts: WindowFacts, optype: str) -> Finding | None:
-    named = (
+    of_optype = (
         finding for finding in facts.findings or () if optype in finding.evidence.get("optypes", ())
     )
-    return next(named, None)
+    return next(of_optype, None)
 
 
 def _matching_subjects(pattern: str, values: _Values) -> _Values:
@@ -167,6 +168,9 @@ def _matching_subjects(pattern: str, values: _Values) -> _Values:
 
 
 _OK_OR_LOW = frozenset({"ok", "low"})
+_slowdown_by_subject = partial(
+    WindowReading, unit="ratio", rest=1.0, has_subjects=True, lost_share=_share_of_ratio
+)
 WINDOW_READINGS: Mapping[On, WindowReading] = {
     reading.on: reading
     for reading in (
@@ -179,8 +183,9 @@ WINDOW_READINGS: Mapping[On, WindowReading] = {
             "cause",
             "share",
             _costs_of_causes,
-            # A cause that is rare costs another share in each window. What costs less is not found.
-            is_found=True,
+            # The cost of a rare cause differs from window to window; causes without cost are not
+            # among the findings.
+            is_present=True,
             usual_clear=0.02,
             has_subjects=True,
             # Where the replay is too far from the record, the diagnosis itself withholds findings.
@@ -190,34 +195,22 @@ WINDOW_READINGS: Mapping[On, WindowReading] = {
             lost_share=lambda _, cost: cost,
             labels=lambda _, cause: {"cause": cause},
         ),
-        WindowReading(
-            "worker",
-            "ratio",
-            _slowdowns_by_worker,
-            rest=1.0,
-            has_subjects=True,
+        _slowdown_by_subject(
+            on="worker",
+            values=_slowdowns_by_worker,
             blame=lambda facts, worker: facts.accused.by_worker(worker_of_name(worker)),
-            lost_share=_share_of_ratio,
             labels=_worker_labels,
         ),
-        WindowReading(
-            "host",
-            "ratio",
-            _slowdowns_by_host,
-            rest=1.0,
-            has_subjects=True,
+        _slowdown_by_subject(
+            on="host",
+            values=_slowdowns_by_host,
             blame=lambda facts, host: facts.accused.by_host(host),
-            lost_share=_share_of_ratio,
             labels=lambda _, host: {"host": host},
         ),
-        WindowReading(
-            "optype",
-            "ratio",
-            lambda rule, facts: _matching_subjects(rule.of, facts.result.optype_slowdown),
-            rest=1.0,
-            has_subjects=True,
+        _slowdown_by_subject(
+            on="optype",
+            values=lambda rule, facts: _matching_subjects(rule.of, facts.result.optype_slowdown),
             blame=_finding_of_optype,
-            lost_share=_share_of_ratio,
         ),
         WindowReading(
             "low-fidelity",
@@ -246,9 +239,9 @@ WINDOW_READINGS: Mapping[On, WindowReading] = {
 
 @dataclass(frozen=True, slots=True)
 class MissingDataReading:
-    """Holds while all workers, or some, send nothing; `detail` is what a message says of it.
+    """Holds while all workers, or some, send nothing; `detail` are the alert's details.
 
-    Where it is not `is_known` whether it holds, an alert stays as it is.
+    While it is not known (`is_known`) whether it holds, an alert stays as it is.
     """
 
     is_known: Callable[[MissingDataFacts], bool]
@@ -257,13 +250,8 @@ class MissingDataReading:
 
 
 def _stalled(facts: MissingDataFacts) -> Detail:
-    return Detail(
-        on="stalled",
-        gpu_hours_lost_per_hour=float(facts.num_gpus),
-        num_gpus=facts.num_gpus,
-        since_step=facts.last_step,
-        since_at_s=facts.stalled_since_s,
-    )
+    detail = _detail_since("stalled", facts, facts.stalled_since_s)
+    return replace(detail, gpu_hours_lost_per_hour=float(facts.num_gpus))
 
 
 def _are_silent_known(facts: MissingDataFacts) -> bool:
@@ -275,24 +263,16 @@ def _are_silent_known(facts: MissingDataFacts) -> bool:
 
 
 def _silent_workers(facts: MissingDataFacts) -> Detail:
-    return Detail(
-        on="silent-worker",
-        num_gpus=facts.num_gpus,
-        since_step=facts.last_step,
-        since_at_s=facts.silent_since_s,
-        names=tuple(facts.names),
-        num_named=facts.num_silent,
-    )
+    detail = _detail_since("silent-worker", facts, facts.silent_since_s)
+    return replace(detail, names=tuple(facts.names), num_named=facts.num_silent)
 
 
 def _crashed(facts: MissingDataFacts) -> Detail:
-    return Detail(
-        on="crashed",
-        num_gpus=facts.num_gpus,
-        since_step=facts.last_step,
-        since_at_s=facts.crashed_at_s,
-        ended=facts.crash,
-    )
+    return replace(_detail_since("crashed", facts, facts.crashed_at_s), ended=facts.crash)
+
+
+def _detail_since(on: On, facts: MissingDataFacts, since_at_s: float | None) -> Detail:
+    return Detail(on=on, num_gpus=facts.num_gpus, since_step=facts.last_step, since_at_s=since_at_s)
 
 
 MISSING_DATA_READINGS: Mapping[On, MissingDataReading] = {
@@ -315,12 +295,12 @@ MISSING_DATA_READINGS: Mapping[On, MissingDataReading] = {
 
 
 def has_subjects(rule: Rule) -> bool:
-    """Whether the rule has an alert for each of several subjects, and not one for the job."""
+    """Whether the rule has one alert per subject, and not one for the whole job."""
     return rule.on in WINDOW_READINGS and WINDOW_READINGS[rule.on].has_subjects
 
 
 def is_alert_of(rule: Rule | None, state: AlertState) -> bool:
-    """Whether an alert such as this is the rule's: on the same, and of whom its `of` chooses."""
+    """Whether the rule, on its figure and with its `of`, still has such an alert."""
     if rule is None or state.detail.on not in (None, rule.on):
         return False
     return not has_subjects(rule) or fnmatchcase(state.subject, rule.of)

@@ -1,4 +1,4 @@
-"""What an alert rule says: on which figure, from where on, for how long, and how bad that is.
+"""Alert rules: on which figure, from which threshold on, for how long, with which severity.
 
 `default_rules` are those of projects that have none of their own: right for most jobs as they are.
 """
@@ -65,7 +65,7 @@ class Rule(Struct, frozen=True, omit_defaults=True):
 
 
 def outcome_rule(rules: Iterable[Rule], job: str) -> Rule | None:
-    """The rule that notifies of what a fix of this job has achieved; None: there is none."""
+    """The rule that notifies of the measured effect of a fix of this job; None without such."""
     return next((rule for rule in rules if rule.on == "fix-outcome" and rule.is_for(job)), None)
 
 

@@ -6,15 +6,15 @@ the operator's mail server. Webhooks are signed by Standard Webhooks 1.0, symmet
 """
 
 import base64
-import binascii
 import re
 import smtplib
 import socket
 import ssl
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from functools import cached_property
 
 import httpcore
 from standardwebhooks.webhooks import Webhook
@@ -60,7 +60,7 @@ class AttemptResult:
         return self.is_late or self.status in _OVERLOADED_STATUSES
 
 
-# Whose messages are signed; the others' receivers would not look.
+# Formats with signed messages; receivers of the others check no signature.
 SIGNED_FORMATS: frozenset[Format] = frozenset({"standard", "alertmanager", "cloudevents"})
 KEY_PREFIX = "whsec_"
 MIN_SECRET_BYTES, MAX_SECRET_BYTES = 24, 64
@@ -70,7 +70,7 @@ MAX_SECRETS = 2  # the new one, and the one that receivers still have
 def signature_headers(
     secrets: Sequence[str], delivery_id: str, body: str, now_s: float
 ) -> dict[str, str]:
-    """The three headers of one attempt: one signature for each secret, the newest first."""
+    """The three headers of one attempt: a signature per secret, the newest first."""
     signed_at = datetime.fromtimestamp(int(now_s), UTC)
     signatures = [Webhook(secret).sign(delivery_id, signed_at, body) for secret in secrets]
     return {
@@ -88,7 +88,7 @@ def check_secret(secret: str) -> None:
     """
     try:
         key = base64.b64decode(secret.removeprefix(KEY_PREFIX), validate=True)
-    except (binascii.Error, ValueError):
+    except ValueError:
         key = b""
     if not secret.startswith(KEY_PREFIX) or not MIN_SECRET_BYTES <= len(key) <= MAX_SECRET_BYTES:
         raise InvalidRequest(
@@ -108,8 +108,8 @@ def attempt_headers(
     receiver: Receiver, message: Message, delivery_id: str, now_s: float
 ) -> dict[str, str]:
     """All headers of one attempt; ours win over the receiver's own."""
-    own = {name.lower(): value for name, value in receiver.headers.items()}
-    headers = {name: value for name, value in own.items() if is_allowed_header(name, value)}
+    own_headers = {name.lower(): value for name, value in receiver.headers.items()}
+    headers = {name: value for name, value in own_headers.items() if is_allowed_header(name, value)}
     if receiver.format == "alertmanager-push" and receiver.secrets:
         headers["authorization"] = f"Bearer {receiver.secrets[0]}"
     headers |= {**message.headers, "content-type": message.content_type, "user-agent": USER_AGENT}
@@ -186,20 +186,18 @@ _NETWORK_ERRORS: tuple[tuple[type[BaseException], str], ...] = (
 )
 
 
+@dataclass(frozen=True)
 class Transport:
     """The ways out: HTTP through the guard, and the operator's mail server if there is one."""
 
-    def __init__(
-        self,
-        guard: SsrfGuard,
-        mail: MailServer | None = None,
-        *,
-        monotonic: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self.guard = guard
-        self.mail = mail
-        self.monotonic = monotonic
-        self.operator_guard = operator_guard(guard)
+    guard: SsrfGuard
+    mail: MailServer | None = None
+    monotonic: Callable[[], float] = time.monotonic
+
+    @cached_property
+    def operator_guard(self) -> SsrfGuard:
+        """The guard of the operator's own receiver."""
+        return operator_guard(self.guard)
 
     def guard_for(self, receiver: Receiver) -> SsrfGuard:
         """The guard for this receiver: the operator's own receiver may be anywhere."""
@@ -238,13 +236,13 @@ def without_secrets_of(receiver: Receiver, text: str) -> str:
 
 
 def _secrets_of(receiver: Receiver) -> Sequence[str]:
-    """What nobody but the receiver should read, the longest first."""
+    """The parts of the receiver's address, headers and secrets that are secret, longest first."""
     after_host = receiver.url.removeprefix(public_address(receiver.format, receiver.url))
     of_headers = (part for value in receiver.headers.values() for part in (value, *value.split()))
     pieces = {after_host, *re.split(r"[/?&=#]", after_host), *receiver.secrets, *of_headers}
     pieces |= {secret.removeprefix(KEY_PREFIX) for secret in receiver.secrets}
     return sorted(
-        (each for each in pieces if len(each) >= _MIN_SECRET_CHARS), key=len, reverse=True
+        (piece for piece in pieces if len(piece) >= _MIN_SECRET_CHARS), key=len, reverse=True
     )
 
 
@@ -255,18 +253,7 @@ def _post_message(
     body = message.body
     if receiver.format == "pagerduty":
         body = pagerduty.with_routing_key(body, receiver.secrets)
-    return _post(transport.guard_for(receiver), _url(receiver, message.kind), headers, body)
-
-
-def _url(receiver: Receiver, kind: NoticeKind) -> str:
-    if receiver.format == "alertmanager-push":
-        return alertmanager.push_url(receiver.url)
-    if receiver.format == "healthchecks":
-        return webhooks.ping_url(receiver.url, kind)
-    return receiver.url
-
-
-def _post(guard: SsrfGuard, url: str, headers: Mapping[str, str], body: str) -> AttemptResult:
+    guard, url = transport.guard_for(receiver), _url(receiver, message.kind)
     try:
         reply = guard.post(url, headers=headers, body=body.encode())
     except Blocked as refusal:
@@ -278,6 +265,14 @@ def _post(guard: SsrfGuard, url: str, headers: Mapping[str, str], body: str) -> 
     printable = "".join(chr(byte) if 32 <= byte < 127 else " " for byte in reply.beginning)
     detail = f"HTTP {reply.status} {printable}".rstrip()
     return AttemptResult(reply.status, detail, reply.headers.get("retry-after"))
+
+
+def _url(receiver: Receiver, kind: NoticeKind) -> str:
+    if receiver.format == "alertmanager-push":
+        return alertmanager.push_url(receiver.url)
+    if receiver.format == "healthchecks":
+        return webhooks.ping_url(receiver.url, kind)
+    return receiver.url
 
 
 def why_not_reached(guard: SsrfGuard, receiver: Receiver) -> str | None:

@@ -16,6 +16,7 @@ from app.alerts.readings import WINDOW_READINGS, Unit
 from app.alerts.rule import On
 from app.result.causes import CAUSES, cause_name, cause_phrase
 from app.result.clock_times import clock_onset_words
+from app.result.words import of_ideal
 from app.trace.job import job_of
 
 JOB_ENDED = "the job has ended"
@@ -32,7 +33,7 @@ def alert_sentence(
     job = job_of(state.job_id)
     if reason == JOB_ENDED:
         ran_at = state.detail.slowdown
-        last = "" if ran_at is None else f" It last ran at {formatting.ratio(ran_at)} of its ideal."
+        last = "" if ran_at is None else f" It last ran at {of_ideal(ran_at)}."
         return f"{job} has ended.{last}"
     if reason == RULE_REMOVED:
         return f"The rule {state.rule} no longer watches {_subject_of_job(state, job)}."
@@ -52,7 +53,7 @@ def _firing_sentence(state: AlertState, job: str) -> str:
         firing, _ = _SENTENCES[detail.on]
         if detail.on in _SUBJECTS_TO_BLAME and detail.blame is None:
             # It may only wait for others: not blamed.
-            firing = "With only the slowness of {subject}, {job} would run at {figure} of its ideal"
+            firing = "With only the slowness of {subject}, {job} would run at {figure}"
         return f"{_with_figure(firing, detail.on, state, job)}{_since(state)}{_fact(state)}"
     if detail.on == "stalled":
         since = "it began" if detail.since_step is None else _since_words(state)
@@ -62,9 +63,7 @@ def _firing_sentence(state: AlertState, job: str) -> str:
     if detail.on == "crashed":
         at = "" if detail.since_step is None else f" after {_since_words(state)}"
         return f"{job} has crashed{at}: {detail.ended or 'what ended it is not known'}"
-    slowdown = detail.slowdown
-    ratio = "an unknown ratio" if slowdown is None else formatting.ratio(slowdown)
-    return f"{job} runs at {ratio} of its ideal{_since(state)}"
+    return f"{job} runs at {of_ideal(detail.slowdown)}{_since(state)}"
 
 
 def _resolved_sentence(state: AlertState, job: str) -> str:
@@ -84,8 +83,9 @@ def _resolved_sentence(state: AlertState, job: str) -> str:
 
 
 def _with_figure(sentence: str, on: On, state: AlertState, job: str) -> str:
-    unit = WINDOW_READINGS[on].unit
-    figure = _FIGURE_WORDS[unit](state.detail.value or 0.0)
+    # The ratio of step times is one of the job to its own past.
+    in_words = formatting.ratio if on == "step-time" else _FIGURE_WORDS[WINDOW_READINGS[on].unit]
+    figure = in_words(state.detail.value or 0.0)
     return sentence.format(job=job, subject=_subject_words(state), figure=figure)
 
 
@@ -93,7 +93,7 @@ def _runs_now(detail: Detail) -> str:
     """The job's slowdown now, after one of several causes is over."""
     if detail.on not in ("cause", "worker", "host", "optype") or detail.slowdown is None:
         return ""
-    return f"; it runs at {formatting.ratio(detail.slowdown)} of its ideal now"
+    return f"; it runs at {of_ideal(detail.slowdown)} now"
 
 
 def finding_sentence(blame: Blame) -> str:
@@ -177,7 +177,7 @@ def _subject_words(state: AlertState) -> str:
 _SUBJECTS_TO_BLAME: frozenset[On] = frozenset({"worker", "host"})
 _NO_LONGER_SLOWS = "{subject} no longer slows {job} down"
 _FIGURE_WORDS: Mapping[Unit, Callable[[float], str]] = {
-    "ratio": formatting.ratio,
+    "ratio": of_ideal,
     "share": formatting.percent,
     "GPU-hours an hour": formatting.rough_gpu_hours,
     "seconds": formatting.short_seconds,
@@ -185,8 +185,8 @@ _FIGURE_WORDS: Mapping[Unit, Callable[[float], str]] = {
 # What is said of each figure while its alert fires, and once it is over.
 _SENTENCES: Mapping[On, tuple[str, str]] = {
     "slowdown": (
-        "{job} runs at {figure} of its ideal",
-        "{job} runs at {figure} of its ideal again",
+        "{job} runs at {figure}",
+        "{job} runs at {figure} again",
     ),
     "waste": (
         "{job} wastes {figure} of its GPU time",
@@ -197,9 +197,9 @@ _SENTENCES: Mapping[On, tuple[str, str]] = {
         "{job} loses {figure} of its GPU time to {subject}",
         "{job} no longer loses as much to {subject}",
     ),
-    "worker": ("{subject} alone slows {job} down to {figure} of its ideal", _NO_LONGER_SLOWS),
-    "host": ("{subject} slows {job} down to {figure} of its ideal", _NO_LONGER_SLOWS),
-    "optype": ("{subject} slows {job} down to {figure} of its ideal", _NO_LONGER_SLOWS),
+    "worker": ("{subject} alone slows {job} down to {figure}", _NO_LONGER_SLOWS),
+    "host": ("{subject} slows {job} down to {figure}", _NO_LONGER_SLOWS),
+    "optype": ("{subject} slows {job} down to {figure}", _NO_LONGER_SLOWS),
     "low-fidelity": (
         "The simulated steps of {job} differ from the recorded ones by {figure}",
         "The simulated steps of {job} are like the recorded ones",
@@ -302,7 +302,7 @@ def recovery_sentence(was: Detail, now: Detail, lasted_s: float) -> str:
     if was.since_step is not None:
         since = f"From step {formatting.count(was.since_step)} until then"
     what = (
-        f"the job at {formatting.ratio(was.slowdown or 1.0)} of its ideal"
+        f"the job at {of_ideal(was.slowdown)}"
         if was.blame is None
         else formatting.lower_first(finding_sentence(was.blame))
     )

@@ -64,40 +64,15 @@ from app.charts.report.png import png
 LOOPBACK_NAMES = ("localhost", "127.0.0.1", "::1")
 API = "/api/v1"
 ROUTERS = (
-    fleet.router,
-    saved_views.router,
-    search.router,
-    hosts.router,
-    jobs.router,
-    lifecycle.router,
-    recording.router,
-    fixes.router,
-    annotations.router,
-    windows.router,
-    ribbon.router,
-    timeline.router,
-    traces.router,
-    arrivals.router,
-    what_if.router,
-    advice.router,
-    windows.steps_router,
-    workers.router,
-    timeline.timeline_chart_router,  # before the charts of a window, which take any name
-    charts.router,
-    headline.router,
-    compare.router,
-    alerts.router,
-    rules.router,
-    silences.router,
-    receivers.router,
-    deliveries.router,
-    audit.router,
-    events.router,
-    session.router,
-    tokens.router,
-    share_links.router,
-    settings.router,
-    status.router,
+    *(fleet.router, saved_views.router, search.router, hosts.router),
+    *(jobs.router, lifecycle.router, recording.router, fixes.router, annotations.router),
+    *(windows.router, ribbon.router, timeline.router, traces.router, arrivals.router),
+    *(what_if.router, advice.router, windows.steps_router, workers.router),
+    # The timeline's charts come before the other charts of a window, which take any name.
+    *(timeline.charts_router, charts.router, headline.router, compare.router),
+    *(alerts.router, rules.router, silences.router, receivers.router, deliveries.router),
+    *(audit.router, events.router, session.router, tokens.router, share_links.router),
+    *(settings.router, status.router),
 )
 
 
@@ -193,10 +168,8 @@ def _lifespan(
 ) -> Callable[[FastAPI], AbstractAsyncContextManager[None]]:
     @asynccontextmanager
     async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
-        tasks = [
-            asyncio.create_task(service.hub.run()),
-            asyncio.create_task(tell_when_behind(service)),
-        ]
+        work = (service.hub.run(), tell_when_behind(service))
+        tasks = [asyncio.create_task(task) for task in work]
         try:
             yield
         finally:

@@ -25,59 +25,34 @@ from app.trace.collectives import GroupAxis
 from app.trace.ops import MAX_TYPE_NAME, OP_NAMES
 from app.trace.window import OPTIONAL, StepKind
 
-TAGS = [
-    {"name": "fleet", "description": "All jobs and their losses over time."},
-    {"name": "hosts", "description": "Hosts that were culprits of slow jobs."},
-    {"name": "jobs", "description": "Register and end training jobs, and get their state."},
-    {"name": "ops", "description": "Push recorded operations in batches, one worker per batch."},
-    {
-        "name": "windows",
-        "description": "Results of the analysis, by window: the steps that are analysed together.",
-    },
-    {
-        "name": "annotations",
-        "description": "Events beside training, from people and programs: deploys, checkpoints, "
-        "drained nodes (docs/annotations.md).",
-    },
-    {
-        "name": "steps",
-        "description": "Step times: recorded, simulated, and simulated without stragglers.",
-    },
-    {
-        "name": "workers",
-        "description": "Figures and charts of one worker, in a window and over the run.",
-    },
-    {
-        "name": "charts",
-        "description": "Charts and headlines of the web pages. For a chart as a picture, accept "
-        "image/png or append .png to its path (with width= in pixels).",
-    },
-    {
-        "name": "alerts",
-        "description": "Alerts, acknowledgements, rules, silences, receivers and notifications. "
-        "Rules are YAML or JSON with the same keys (docs/alerts.md).",
-    },
-    {
-        "name": "audit",
-        "description": "Log of acknowledgements, silences and changes, with their authors.",
-    },
-    {"name": "events", "description": "Live stream of changes."},
-    {"name": "tokens", "description": "Access tokens of the project and their scopes."},
-    {
-        "name": "share links",
-        "description": "Links to frozen snapshots of a job's page, with an expiry.",
-    },
-    {"name": "settings", "description": "Settings of the service, and retention of the project."},
-    {"name": "session", "description": "Sign-in of the web page."},
-    {"name": "health", "description": "Liveness and readiness probes, and metrics."},
-]
+TAGS = {
+    "fleet": "All jobs and their losses over time.",
+    "hosts": "Hosts that were culprits of slow jobs.",
+    "jobs": "Register and end training jobs, and get their state.",
+    "ops": "Push recorded operations in batches, one worker per batch.",
+    "windows": "Results of the analysis, by window: the steps that are analysed together.",
+    "annotations": "Events beside training, from people and programs: deploys, checkpoints, "
+    "drained nodes (docs/annotations.md).",
+    "steps": "Step times: recorded, simulated, and simulated without stragglers.",
+    "workers": "Figures and charts of one worker, in a window and over the run.",
+    "charts": "Charts and headlines of the web pages. For a chart as a picture, accept image/png "
+    "or append .png to its path (with width= in pixels).",
+    "alerts": "Alerts, acknowledgements, rules, silences, receivers and notifications. Rules are "
+    "YAML or JSON with the same keys (docs/alerts.md).",
+    "audit": "Log of acknowledgements, silences and changes, with their authors.",
+    "events": "Live stream of changes.",
+    "tokens": "Access tokens of the project and their scopes.",
+    "share links": "Links to frozen snapshots of a job's page, with an expiry.",
+    "settings": "Settings of the service, and retention of the project.",
+    "session": "Sign-in of the web page.",
+    "health": "Liveness and readiness probes, and metrics.",
+}
 DESCRIPTION = (
-    "Paceline shows why a large-model training job is slow, while it runs. "
-    "Send `Authorization: Bearer pl_...` with every request. The token "
-    "determines the project, and its scopes (ingest, read, write, admin) the "
-    "allowed operations. Unknown figures are null. Lists are paged: pass "
-    "`next_cursor` as `cursor` to get the next page. Errors are problem "
-    "documents (RFC 9457) with a stable `code`."
+    "Paceline shows why a large-model training job is slow, while it runs. Send `Authorization: "
+    "Bearer pl_...` with every request. The token determines the project, and its scopes (ingest, "
+    "read, write, admin) the allowed operations. Unknown figures are null. Lists are paged: pass "
+    "`next_cursor` as `cursor` to get the next page. Errors are problem documents (RFC 9457) with "
+    "a stable `code`."
 )
 
 
@@ -89,7 +64,7 @@ def describe(app: FastAPI, routes: Sequence[BaseRoute]) -> dict[str, Any]:
             version=app.version,
             description=DESCRIPTION,
             routes=routes,
-            tags=TAGS,
+            tags=[{"name": name, "description": text} for name, text in TAGS.items()],
         )
         components = document.setdefault("components", {})
         components.setdefault("schemas", {}).update(_schemas())
@@ -158,10 +133,7 @@ def _table(row: Schema, needed: Sequence[str], most: int, **columns: object) -> 
     """Rows of these fields, as `columns` of equal lengths or as `rows`."""
     lists = {name: _array(field, maxItems=most) for name, field in row.items()}
     rows = _array(_object(row, required=needed), maxItems=most)
-    return {
-        "columns": _or_null(_object(lists, required=needed), **columns),
-        "rows": _or_null(rows),
-    }
+    return {"columns": _or_null(_object(lists, required=needed), **columns), "rows": _or_null(rows)}
 
 
 def _ops_in() -> Schema:
@@ -173,9 +145,7 @@ def _ops_in() -> Schema:
         {
             "version": {"enum": list(KNOWN_VERSIONS)},
             "epoch": {"type": "integer", "minimum": 1},
-            "rank": _NATURAL,
-            "dp_rank": _NATURAL,
-            "stage": _NATURAL,
+            **dict.fromkeys(("rank", "dp_rank", "stage"), _NATURAL),
             "host": {"type": ["string", "null"], "maxLength": 255},
             "batch_seq": {
                 **_NATURAL,
@@ -223,8 +193,7 @@ def _collectives_in() -> Schema:
         "axis": {"enum": list(get_args(GroupAxis))},
         "ranks": _array(_NATURAL),
         "runs": _array(
-            _tuple_of(_NATURAL, 3),
-            description="Ranks as [first rank, number of ranks, stride].",
+            _tuple_of(_NATURAL, 3), description="Ranks as [first rank, number of ranks, stride]."
         ),
     }
     return _or_null(

@@ -1,7 +1,6 @@
 """The pages' addresses, and Plotly's script."""
 
 import asyncio
-import gzip
 import hashlib
 import json
 import mimetypes
@@ -10,7 +9,7 @@ import stat
 import time
 from dataclasses import dataclass, replace
 from functools import cache
-from gzip import compress
+from gzip import compress, decompress
 from pathlib import Path
 
 from fastapi import APIRouter, Request
@@ -36,7 +35,7 @@ _STYLE_SHEET = re.compile(rf'( *<link rel="stylesheet" href="{STATIC}(css/[^"]+)
 _VERSIONED = re.compile(rf'((?:href|src)="){STATIC}(js/|{re.escape(STYLES)})')
 _VERSION = re.compile(r"v([0-9a-f]{12})/(.+)")
 _LOOK_EVERY_S = 1.0
-# Of these machines do not agree.
+# Machines know different media types of these.
 _MEDIA_TYPES = {".js": "text/javascript", ".woff2": "font/woff2"}
 _COMPRESSED = ("text/", "image/svg")
 
@@ -75,7 +74,7 @@ def _takes_gzip(request: Request) -> bool:
     return any(re.fullmatch(r"gzip(;q=(1|0?\.0*[1-9])[\d.]*)?", item) for item in offered)
 
 
-_Seen = tuple[int, int]  # when a file was changed, in nanoseconds, and its bytes
+_Stamp = tuple[int, int]  # when a file was changed, in nanoseconds, and its bytes
 
 
 class FrontendFiles:
@@ -83,7 +82,7 @@ class FrontendFiles:
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
-        self._read: dict[str, tuple[_Seen, CachedFile]] = {}
+        self._read: dict[str, tuple[_Stamp, CachedFile]] = {}
         self._version = ""
         self._look_at_s = float("-inf")
         self._styles: tuple[str, CachedFile] | None = None
@@ -102,25 +101,25 @@ class FrontendFiles:
         now_s = time.monotonic()
         if now_s >= self._look_at_s:
             self._look_at_s = now_s + _LOOK_EVERY_S
-            found = hashlib.sha256()
+            digest = hashlib.sha256()
             for path in sorted(self._directory.rglob("*")):
                 state = path.lstat()
                 name = path.relative_to(self._directory)
-                found.update(f"{name} {state.st_mtime_ns} {state.st_size}\n".encode())
-            self._version = found.hexdigest()[:12]
+                digest.update(f"{name} {state.st_mtime_ns} {state.st_size}\n".encode())
+            self._version = digest.hexdigest()[:12]
         return self._version
 
     def find(self, name: str) -> tuple[CachedFile, str] | None:
-        """A file, and for how long a browser may keep it."""
+        """A file, and its Cache-Control; None if there is none of this name."""
         versioned = _VERSION.fullmatch(name)
         keep = ASK_AGAIN
         if versioned is not None:
             name = versioned[2]
             keep = NEVER_CHANGES if versioned[1] == self.version() else ASK_AGAIN
-        found = self._all_styles() if name == STYLES else self._file(name)
-        if found is None:
+        file = self._all_styles() if name == STYLES else self._file(name)
+        if file is None:
             return None
-        return found, FOR_A_DAY if name.endswith(".woff2") else keep
+        return file, FOR_A_DAY if name.endswith(".woff2") else keep
 
     def _file(self, name: str) -> CachedFile | None:
         parts = name.split("/")
@@ -131,10 +130,10 @@ class FrontendFiles:
             state = path.lstat()
             if not stat.S_ISREG(state.st_mode):
                 return None
-            seen = state.st_mtime_ns, state.st_size
+            stamp = state.st_mtime_ns, state.st_size
             known = self._read.get(name)
-            if known is None or known[0] != seen:
-                known = self._read[name] = seen, _cached(path.read_bytes(), name)
+            if known is None or known[0] != stamp:
+                known = self._read[name] = stamp, _cached(path.read_bytes(), name)
         except OSError:
             return None
         return known[1]
@@ -170,15 +169,15 @@ class StaticFiles:
         Raises:
             NotFound: there is no such file.
         """
-        if not scope["path"].startswith(STATIC):
+        path = scope["path"]
+        is_file = path.startswith(STATIC) and path != PLOTLY_PATH
+        if not is_file or scope["method"] not in SAFE_METHODS:
             return await self._app(scope, receive, send)
-        if scope["path"] == PLOTLY_PATH or scope["method"] not in SAFE_METHODS:
-            return await self._app(scope, receive, send)
-        found = self._files.find(scope["path"].removeprefix(STATIC))
-        if found is None:
+        kept = self._files.find(path.removeprefix(STATIC))
+        if kept is None:
             raise NotFound("no such file")
-        file, keep = found
-        return await file.answer(Request(scope), keep)(scope, receive, send)
+        file, cache_control = kept
+        return await file.answer(Request(scope), cache_control)(scope, receive, send)
 
 
 API_ROOT = "/api"
@@ -275,8 +274,7 @@ class Pages:
 def _plotly(frontend: Path) -> CachedFile:
     """Plotly with the charts that Paceline draws, and not its fifty others."""
     gzipped = (frontend / PLOTLY_FILE).read_bytes()
-    script = CachedFile.of(gzip.decompress(gzipped), "text/javascript")
-    return replace(script, gzipped=gzipped)
+    return replace(CachedFile.of(decompress(gzipped), "text/javascript"), gzipped=gzipped)
 
 
 def _is_for_reader(scope: Scope) -> bool:

@@ -1,7 +1,7 @@
 """Which commands does `paceline` have?
 
 Read `__init__.py` first: its end lists them. Commands import heavy modules (numba, pyarrow,
-fastapi) when they run, so that `--help` is quick. Whatever they cannot do they refuse with a
+fastapi) when they run, so that `--help` is quick. A command that cannot do its work raises a
 `PacelineError`, which is reported in one line.
 Imported by: nothing.
 """
@@ -56,17 +56,18 @@ class _Commands(TyperGroup):
                 raise _refusal(f"{error.filename}: {error.strerror}") from error
             if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO):
                 raise
-            _discard_standard_output()
+            # Else Python would try to flush the rest at exit, and fail again.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             raise _refusal(f"standard output cannot be written: {error.strerror}") from error
         return value
 
 
-# What stands in quotes is somebody's own text, or to be typed as it is.
+# Text in quotes is a user's own, or is to be typed as it is: its colons stay.
 _QUOTED_OR_COLON = re.compile(r"(?<!\w)'[^']*'(?!\w)|`[^`]*`|(: )")
 
 
 def one_colon(message: str) -> str:
-    """The message with one colon, behind what it is about.
+    """The message with a single colon, after its subject.
 
     Each layer that passes an error on puts its own place before it: "FILE: column x: row 3 is null:
     give a value" reads "FILE: column x, row 3 is null; give a value".
@@ -79,14 +80,9 @@ def one_colon(message: str) -> str:
 
 
 def _refusal(message: str) -> typer.Exit:
-    said = one_colon(printable(" ".join(message.split())))
-    typer.echo(f"paceline: {said}", err=True)
+    one_line = printable(" ".join(message.split()))
+    typer.echo(f"paceline: {one_colon(one_line)}", err=True)
     return typer.Exit(EXIT_REFUSED)
-
-
-def _discard_standard_output() -> None:
-    # Else Python would try to flush the rest at exit, and fail again.
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 app = typer.Typer(

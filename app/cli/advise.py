@@ -5,22 +5,22 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
-from rich.console import Console, Group, RenderableType
+from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.table import Column, Table
 from rich.text import Text
 
 from app import formatting
 from app.cli.options import MetaFile, TraceFile, json_option
-from app.cli.output import STANDARD_OUTPUT, printable, refuse_to_overwrite, write_json
-from app.cli.terminal import plain_table, right_aligned, stderr_console
+from app.cli.output import printable, printable_lines, refuse_to_overwrite
+from app.cli.terminal import plain_table, right_aligned, show, stderr_console
+from app.cli.trace_input import errors_naming, read_trace
 from app.errors import InvalidRequest
 from app.formatting import TIMES
 
 if TYPE_CHECKING:
     from app.advice.advise import Advice, FixSet
-    from app.advice.facts import Facts
-    from app.advice.fix import AdviceCase, Fix, Need, NotOffered
+    from app.advice.fix import Fix, Need, NotOffered
 
 
 MAX_LENGTHS_BYTES = 32 << 20
@@ -83,6 +83,8 @@ def advise(
     from app.advice.advise import advice_record
     from app.advice.advise import advise as ask
     from app.advice.facts import facts_of
+    from app.engine.replays import prepare
+    from app.monitor import advice_case
 
     facts = facts_of(
         layers=layers,
@@ -99,14 +101,15 @@ def advise(
     )
     refuse_to_overwrite("--json", json_out, trace, meta)
     with stderr_console().status("replaying"):
-        case = _case(trace, meta, steps, facts)
+        window = read_trace(trace, meta, steps)
+        with errors_naming(trace, "record the step again, or choose other steps with --steps"):
+            case = advice_case(prepare(window), facts)
         advice = ask(case)
-    if json_out is not None:
-        write_json(advice_record(advice), json_out)
-    if json_out != STANDARD_OUTPUT:
-        # Uncropped: what is to be pasted stays on one line, however narrow the terminal.
-        heading = Text(_headline(printable(case.replay.window.job.name), advice), style="bold")
-        Console().print(Group(heading, *_parts(advice)), crop=False)
+    heading = Text(_headline(printable(window.job.name), advice), style="bold")
+    # Uncropped: what is to be pasted stays on one line, however narrow the terminal.
+    show(
+        json_out, lambda: advice_record(advice), lambda: Group(heading, *_parts(advice)), crop=False
+    )
 
 
 def _text_of(path: Path) -> str:
@@ -120,16 +123,6 @@ def _text_of(path: Path) -> str:
     if len(text) > MAX_LENGTHS_BYTES:
         raise InvalidRequest(f"--document-lengths: {path.name} is larger than 32 MiB: give fewer")
     return text.decode("ascii", errors="replace")
-
-
-def _case(trace: Path, meta: Path | None, steps: str | None, facts: "Facts") -> "AdviceCase":
-    from app.cli.trace_input import errors_naming, read_trace
-    from app.engine.replays import prepare
-    from app.monitor import advice_case
-
-    window = read_trace(trace, meta, steps)
-    with errors_naming(trace, "record the step again, or choose other steps with --steps"):
-        return advice_case(prepare(window), facts)
 
 
 def _headline(job: str, advice: "Advice") -> str:
@@ -160,12 +153,8 @@ def _parts(advice: "Advice") -> Iterator[RenderableType]:
         yield Padding(_together(advice.together), (0, 0, 0, 3))
     if advice.not_offered:
         yield Text("\nNot advised", style="bold")
-        yield _not_offered(advice.not_offered)
-
-
-def printable_lines(text: str) -> str:
-    """The text with its line breaks, and without anything else that a terminal obeys."""
-    return "\n".join(printable(line) for line in text.split("\n"))
+        rows = map(_refused_row, advice.not_offered)
+        yield plain_table(["fix", Column("reason", style="dim")], rows, show_header=False)
 
 
 def _figures(fix: "Fix") -> Table:
@@ -185,10 +174,10 @@ def _figures(fix: "Fix") -> Table:
     return plain_table(["", *right_aligned(""), Column(style="dim")], rows, show_header=False)
 
 
-def _together(found: "FixSet") -> Text:
+def _together(fixes: "FixSet") -> Text:
     return Text(
-        f"step {found.step_s:.3f} s instead of {found.before_s:.3f} s: {found.speed_up:.3f}{TIMES} "
-        f"as fast, {found.gpu_hours_per_day:,.1f} GPU-hours a day less; simulated together, as "
+        f"step {fixes.step_s:.3f} s instead of {fixes.before_s:.3f} s: {fixes.speed_up:.3f}{TIMES} "
+        f"as fast, {fixes.gpu_hours_per_day:,.1f} GPU-hours a day less; simulated together, as "
         "gains do not add up"
     )
 
@@ -216,11 +205,6 @@ def _need(need: "Need") -> str:
     if need.fact is None:
         return need.text
     return f"{need.text} (--{need.fact.replace('_', '-')})"
-
-
-def _not_offered(others: "tuple[NotOffered, ...]") -> Table:
-    reason = Column("reason", style="dim")
-    return plain_table(["fix", reason], map(_refused_row, others), show_header=False)
 
 
 def _refused_row(refused: "NotOffered") -> tuple[str, Text]:

@@ -4,16 +4,17 @@ from pathlib import Path
 from time import time
 from typing import TYPE_CHECKING, Annotated
 
+import numpy as np
 import typer
 from rich.console import Console
 
 from app.cli.options import MetaFile, json_option
 from app.cli.output import STANDARD_OUTPUT, printable, refuse_to_overwrite, write_json
-from app.cli.terminal import stderr_console
+from app.cli.terminal import show, stderr_console
+from app.cli.trace_input import analyse_profiles, are_profiles, errors_naming, read_trace
 from app.errors import InvalidRequest
 
 if TYPE_CHECKING:
-    from app.result.window_result import WindowResult
     from app.trace.window import Window
 
 
@@ -31,8 +32,7 @@ def analyze(
     ] = None,
     json_out: Annotated[Path | None, json_option("the whole result")] = None,
     html: Annotated[
-        Path | None,
-        typer.Option(help="Write a report here: one HTML file with all charts."),
+        Path | None, typer.Option(help="Write a report here: one HTML file with all charts.")
     ] = None,
 ) -> None:
     """Show how slow a recorded job is, why, and which workers, stages and operations cause it.
@@ -43,7 +43,9 @@ def analyze(
     """
     from app.cli.html_report import write_report
     from app.cli.terminal.result import summary
-    from app.cli.trace_input import are_profiles, read_trace
+    from app.monitor import analysed
+    from app.result.clock_times import in_clock_words
+    from app.trace.readers.published.meta import beside
 
     if are_profiles(files):
         _analyze_profiles(files, meta, steps, json_out, html)
@@ -54,12 +56,15 @@ def analyze(
     refuse_to_overwrite("--html", html, trace, meta)
     with stderr_console().status("analysing"):
         window = read_trace(trace, meta, steps)
-        result = _result(trace, window)
+        with errors_naming(trace, "record the step again, or choose other steps with --steps"):
+            result = in_clock_words(analysed(window)[1], time())
     if json_out is not None:
         write_json(result, json_out)
     if html is not None:
         write_report(result, window, html)
-    _warn_of_guessed_sizes(trace, meta)
+    if meta is None and beside(trace) is None:
+        name = printable(trace.name)
+        typer.echo(f"No meta file for {name}: sizes are from the trace, tp_size is 1.", err=True)
     if json_out != STANDARD_OUTPUT:
         Console().print(summary(result, _ranks(window)))
 
@@ -72,7 +77,6 @@ def _analyze_profiles(
     html: Path | None,
 ) -> None:
     from app.cli.terminal.profiles import profile_summary
-    from app.cli.trace_input import analyse_profiles
 
     for option, given in (("--meta", meta), ("--html", html)):
         if given is not None:
@@ -83,35 +87,13 @@ def _analyze_profiles(
         refuse_to_overwrite("--json", json_out, files[0], None, *files[1:])
     with stderr_console().status("analysing"):
         result = analyse_profiles(files, steps)
-    if json_out is not None:
-        write_json(result, json_out)
-    if json_out != STANDARD_OUTPUT:
-        Console().print(profile_summary(result))
-
-
-def _result(trace: Path, window: "Window") -> "WindowResult":
-    from app.cli.trace_input import errors_naming
-    from app.monitor import analysed
-    from app.result.clock_times import in_clock_words
-
-    with errors_naming(trace, "record the step again, or choose other steps with --steps"):
-        return in_clock_words(analysed(window)[1], time())
-
-
-def _warn_of_guessed_sizes(trace: Path, meta: Path | None) -> None:
-    from app.trace.readers.published.meta import beside
-
-    if meta is None and beside(trace) is None:
-        name = printable(trace.name)
-        typer.echo(f"No meta file for {name}: sizes are from the trace, tp_size is 1.", err=True)
+    show(json_out, lambda: result, lambda: profile_summary(result))
 
 
 def _ranks(window: "Window") -> list[list[int]]:
     """Global ranks, [dp ranks][stages]."""
-    import numpy as np
-
     sizes, trace = window.job.parallelism, window.trace
-    ranks = np.zeros((sizes.dp_size, sizes.pp_size), np.int64)
-    ranks[trace.dp_rank, trace.stage] = trace.rank
-    found: list[list[int]] = ranks.tolist()
-    return found
+    by_worker = np.zeros((sizes.dp_size, sizes.pp_size), np.int64)
+    by_worker[trace.dp_rank, trace.stage] = trace.rank
+    ranks: list[list[int]] = by_worker.tolist()
+    return ranks

@@ -5,13 +5,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console, Group, RenderableType
+from rich.console import Group, RenderableType
 from rich.table import Column, Table
 from rich.text import Text
 
 from app.cli.options import MetaFile, TraceFile, json_option
-from app.cli.output import STANDARD_OUTPUT, refuse_to_overwrite, write_json
-from app.cli.terminal import plain_table, right_aligned, stderr_console
+from app.cli.output import refuse_to_overwrite
+from app.cli.terminal import plain_table, right_aligned, show, stderr_console
+from app.cli.trace_input import errors_naming, read_trace
 
 if TYPE_CHECKING:
     from app.engine.timeline.critical_path import CriticalPath, PathLink
@@ -35,10 +36,7 @@ def critical_path(
     refuse_to_overwrite("--json", json_out, trace, meta)
     with stderr_console().status("replaying"):
         path = _path(trace, meta, step, run)
-    if json_out is not None:
-        write_json(as_json(path), json_out)
-    if json_out != STANDARD_OUTPUT:
-        Console().print(render_path(path))
+    show(json_out, lambda: as_json(path), lambda: render_path(path))
 
 
 def render_path(path: "CriticalPath") -> RenderableType:
@@ -53,7 +51,6 @@ def render_path(path: "CriticalPath") -> RenderableType:
 
 
 def _path(trace: Path, meta: Path | None, step: int | None, run: str) -> "CriticalPath":
-    from app.cli.trace_input import errors_naming, read_trace
     from app.engine.replays import prepare
     from app.engine.timeline import critical_path as timeline_path
     from app.engine.timeline.selection import parse_run, slowest_step
@@ -71,10 +68,10 @@ def _shares(path: "CriticalPath") -> Table:
     table = plain_table(["what", *right_aligned("share")], shares, show_header=False)
     table.add_row("waiting", _percent(path.waiting_share), style="dim")
     table.add_section()
-    of_workers = list(path.worker_shares.items())
-    for (dp_rank, stage, rank), share in of_workers[:_MAX_WORKERS]:
+    by_worker = list(path.worker_shares.items())
+    for (dp_rank, stage, rank), share in by_worker[:_MAX_WORKERS]:
         table.add_row(f"on dp {dp_rank} stage {stage} (rank {rank})", _percent(share))
-    if others := of_workers[_MAX_WORKERS:]:
+    if others := by_worker[_MAX_WORKERS:]:
         share = sum(share for _, share in others)
         table.add_row(f"on {len(others):,} other workers", _percent(share), style="dim")
     return table

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from app.cli.options import DataDir
+from app.cli.store_access import check_store_exists, locked_secrets, open_store
 from app.errors import StartUpFailed
 
 
@@ -15,7 +16,6 @@ def migrate(data_dir: DataDir = None) -> None:
 
     Example: PACELINE_DATABASE_URL=postgresql://... paceline migrate
     """
-    from app.cli.store_access import locked_secrets
     from app.settings import load_settings
     from app.store import migrations
 
@@ -36,7 +36,6 @@ def backup(
 
     Example: paceline backup paceline-2026-11-21.zip
     """
-    from app.cli.store_access import check_store_exists
     from app.settings import load_settings
     from app.store.backup import backup as write
     from app.store.database import Store
@@ -58,7 +57,6 @@ def restore(
 
     Example: PACELINE_DATABASE_URL=postgresql://... paceline restore paceline-2026-11-21.zip
     """
-    from app.cli.store_access import locked_secrets
     from app.settings import load_settings
     from app.store import migrations
     from app.store.backup import restore as read
@@ -95,7 +93,6 @@ def show(data_dir: DataDir = None) -> None:
 
     Example: paceline secrets show
     """
-    from app.cli.store_access import open_store
     from app.store.credentials import resealing
 
     with open_store(data_dir) as (store, settings), store.read() as conn:
@@ -116,7 +113,6 @@ def rotate(data_dir: DataDir = None) -> None:
 
     Example: PACELINE_SECRET_KEY=NEW,OLD paceline secrets rotate
     """
-    from app.cli.store_access import open_store
     from app.store.credentials import resealing
 
     with open_store(data_dir) as (store, _):

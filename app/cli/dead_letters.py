@@ -10,10 +10,10 @@ import typer
 
 from app.cli.options import DataDir
 from app.cli.output import printable
+from app.cli.store_access import open_store, rows_of_pages
 from app.errors import PacelineError
 
 if TYPE_CHECKING:
-    from app.ingest.batch import OpBatch
     from app.settings import Settings
     from app.store.database import Store
     from app.store.dead_letters import LetterSummary
@@ -30,8 +30,7 @@ All = Annotated[bool, typer.Option("--all", help="Every letter in state dead.")]
 @app.command("list")
 def list_(
     state: Annotated[
-        Literal["dead", "replayed", "dropped", "any"],
-        typer.Option(help="Only in this state."),
+        Literal["dead", "replayed", "dropped", "any"], typer.Option(help="Only in this state.")
     ] = "dead",
     data_dir: DataDir = None,
 ) -> None:
@@ -39,15 +38,10 @@ def list_(
 
     Example: paceline dead-letters list --state any
     """
-    from app.cli.store_access import open_store
-
     with open_store(data_dir) as (store, _):
-        found = False
-        for letter in _summaries(store, None if state == "any" else state):
-            found = True
-            typer.echo(_line(letter))
-    if not found:
-        typer.echo("no dead letters")
+        lines = [_line(letter) for letter in _summaries(store, None if state == "any" else state)]
+    for line in lines or ["no dead letters"]:
+        typer.echo(line)
 
 
 @app.command()
@@ -60,14 +54,13 @@ def show(
 
     Example: paceline dead-letters show 7
     """
-    from app.cli.store_access import open_store
     from app.store import dead_letters, jobs, runs
 
     with open_store(data_dir) as (store, _), store.read() as conn:
         summary = dead_letters.summary(conn, letter_id)
         letter = dead_letters.get(conn, letter_id)
-        run = runs.has_run(conn, letter.job_id, letter.epoch or 0)
-        registration = jobs.registration(conn, letter.job_id, letter.epoch or 0) if run else None
+        run = letter.job_id, letter.epoch or 0
+        registration = jobs.registration(conn, *run) if runs.has_run(conn, *run) else None
     typer.echo(_line(summary))
     typer.echo(f"received {_utc(letter.received_s)}, {summary.size_bytes} bytes")
     op_types = registration.op_types if registration else None
@@ -83,12 +76,10 @@ def replay(letter_ids: Ids = None, everything: All = False, data_dir: DataDir = 
 
     Example: paceline dead-letters replay --all
     """
-    from app.cli.store_access import open_store
-
     with open_store(data_dir) as (store, settings):
         wanted = _selected_ids(store, letter_ids, everything)
-        number = asyncio.run(_replay(store, settings, wanted))
-    typer.echo(f"{number} replayed")
+        asyncio.run(_replay(store, settings, wanted))
+    typer.echo(f"{len(wanted)} replayed")
 
 
 @app.command()
@@ -102,7 +93,6 @@ def drop(
 
     Example: paceline dead-letters drop 7 8
     """
-    from app.cli.store_access import open_store
     from app.store import dead_letters
 
     with open_store(data_dir) as (store, _):
@@ -115,7 +105,7 @@ def drop(
     typer.echo(f"{len(wanted)} dropped")
 
 
-async def _replay(store: "Store", settings: "Settings", wanted: list[int]) -> int:
+async def _replay(store: "Store", settings: "Settings", wanted: list[int]) -> None:
     from app.ingest.embedded import running_url
     from app.ingest.redis.queue import RedisWriter
     from app.store import dead_letters, runs
@@ -133,7 +123,6 @@ async def _replay(store: "Store", settings: "Settings", wanted: list[int]) -> in
                 runs.add_to_total(conn, "ops_replayed", letter.num_ops)
     finally:
         await writer.close()
-    return len(wanted)
 
 
 def _selected_ids(store: "Store", letter_ids: list[int] | None, everything: bool) -> list[int]:
@@ -152,12 +141,9 @@ def _summaries(
 ) -> "Iterator[LetterSummary]":
     from app.store import dead_letters
 
-    cursor, more = None, True
-    while more:
-        with store.read() as conn:
-            letters, cursor = dead_letters.page(conn, state=state, cursor=cursor)
-        yield from letters
-        more = cursor is not None
+    return rows_of_pages(
+        store, lambda conn, cursor: dead_letters.page(conn, state=state, cursor=cursor)
+    )
 
 
 def _line(letter: "LetterSummary") -> str:
@@ -195,15 +181,11 @@ def _text(body: bytes, op_types: "OpTypes | None", *, max_rows: int) -> Iterator
         f"host {batch.host or 'unknown'}, batch {batch.batch_seq}, "
         f"steps done with their operations: {done or 'none'}"
     )
-    yield from _rows(batch, known, max_rows)
-
-
-def _rows(batch: "OpBatch", op_types: "OpTypes", max_rows: int) -> Iterator[str]:
     columns = batch.columns
     if max_rows and columns.num_ops:
         yield "  ".join(("optype", *_OP_COLUMNS))
     for row in range(min(max_rows, columns.num_ops)):
         numbers = (str(int(getattr(columns, name)[row])) for name in _OP_COLUMNS)
-        yield "  ".join((op_types.name(columns.optype[row]), *numbers))
+        yield "  ".join((known.name(columns.optype[row]), *numbers))
     if columns.num_ops > max_rows:
         yield f"and {columns.num_ops - max_rows} more"

@@ -8,7 +8,7 @@ import math
 import threading
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 
 import paceline_client
 
@@ -121,9 +121,7 @@ def push_demo_job(job: DemoJob, url: str, token: str, stop: threading.Event) -> 
             rank=sizes.usual_rank(dp_rank, stage),
             dp_rank=dp_rank,
             stage=stage,
-            dp_size=sizes.dp_size,
-            pp_size=sizes.pp_size,
-            tp_size=sizes.tp_size,
+            **asdict(sizes),
             host=hosts[dp_rank, stage],
         )
         for dp_rank in range(sizes.dp_size)

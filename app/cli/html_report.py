@@ -24,11 +24,11 @@ def write_report(result: "WindowResult", window: "Window", path: Path) -> None:
     Raises:
         InvalidRequest: the file cannot be written.
     """
-    from app.api.service.job_state import StateThresholds, state_of_window
+    from app.api.service.job_state import ALERT_SLOWDOWN, state_of_window
     from app.charts.report.html import html_report
     from app.cli.output import written_whole
 
-    state = state_of_window(result.slowdown, result.fidelity.verdict, StateThresholds())
+    state = state_of_window(result.slowdown, result.fidelity.verdict, ALERT_SLOWDOWN)
     page = html_report(result, state=state, hosts=window.hosts, assets=assets())
     with written_whole(path) as file:
         file.write(page.encode(errors="replace"))
@@ -41,8 +41,7 @@ def assets() -> Assets:
 
     folder = frontend_dir()
     return Assets(
-        (folder / PLOTLY_FILE).read_bytes(),
-        (folder / "fonts" / "inter-latin.woff2").read_bytes(),
+        (folder / PLOTLY_FILE).read_bytes(), (folder / "fonts" / "inter-latin.woff2").read_bytes()
     )
 
 

@@ -94,7 +94,7 @@ class IngestClient:
         hosts: Mapping[tuple[int, int], str],
         max_ops: int,
     ) -> Iterator[list[paceline_client.Recorder]]:
-        """One recorder for each worker, by dp rank and stage, with room for so many operations.
+        """One recorder per worker, by dp rank and stage, with room for so many operations.
 
         `ranks` are the workers' global ranks in that order, `hosts` where they ran as far as
         known (not on this machine). They are closed with the block.
@@ -178,8 +178,5 @@ def global_ranks(job: Job, timeline: PushTimeline) -> list[int]:
 
 def default_ranks(job: Job) -> list[int]:
     """Each worker's default global rank, by dp rank and stage."""
-    sizes = job.parallelism
-    return [
-        sizes.usual_rank(worker // sizes.pp_size, worker % sizes.pp_size)
-        for worker in range(sizes.num_workers)
-    ]
+    ranks: list[int] = job.parallelism.usual_ranks().ravel().tolist()
+    return ranks

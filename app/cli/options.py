@@ -38,12 +38,12 @@ MetaFile = Annotated[
 ]
 
 
-def json_option(what: str) -> Any:
-    """The option --json, for `what` a command answers."""
-    return typer.Option("--json", help=f"Write {what} here; - is standard output.")
+def json_option(content: str) -> Any:
+    """The option --json, for the content that a command writes."""
+    return typer.Option("--json", help=f"Write {content} here; - is standard output.")
 
 
-def token_option(what: str) -> Any:
-    """The option --token; `what` begins its help."""
-    usual = "Default: the one in the data directory."
-    return typer.Option(envvar="PACELINE_TOKEN", help=f"{what}. {usual}")
+def token_option(purpose: str) -> Any:
+    """The option --token; its help begins with the purpose."""
+    help_text = f"{purpose}. Default: the one in the data directory."
+    return typer.Option(envvar="PACELINE_TOKEN", help=help_text)

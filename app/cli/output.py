@@ -35,8 +35,10 @@ def written_whole(path: Path) -> Iterator[BinaryIO]:
         with _temporary_file(Path(os.path.realpath(path))) as file:
             yield file
     except OSError as error:
-        reason = error.strerror or str(error)
-        raise InvalidRequest(f"{path}: cannot be written ({reason}): {_advice(error)}") from error
+        reason, advice = error.strerror or str(error), "choose a folder that you may write to"
+        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            advice = "free some space, or choose another folder"
+        raise InvalidRequest(f"{path}: cannot be written ({reason}): {advice}") from error
 
 
 def say_written(path: Path, *parts: str) -> None:
@@ -53,12 +55,6 @@ def say_written(path: Path, *parts: str) -> None:
     typer.echo(f"wrote {printable(str(path))} ({', '.join([*parts, *size])})", err=True)
 
 
-def _advice(error: OSError) -> str:
-    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-        return "free some space, or choose another folder"
-    return "choose a folder that you may write to"
-
-
 def write_json(content: Any, path: Path) -> None:
     """Write objects, or a record, as one line of JSON; to standard output if the path is -."""
     from msgspec import to_builtins
@@ -73,7 +69,12 @@ def write_json(content: Any, path: Path) -> None:
 
 def printable(text: str) -> str:
     r"""The text with control characters escaped, as \x1b."""
-    return "".join(map(_shown, text))
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def printable_lines(text: str) -> str:
+    """The text with its line breaks, and all other control characters escaped."""
+    return "\n".join(map(printable, text.split("\n")))
 
 
 @contextmanager
@@ -109,11 +110,6 @@ def _mode(path: Path) -> int:
     return 0o666 & ~umask
 
 
-def _shown(character: str) -> str:
-    is_plain = character.isprintable()
-    return character if is_plain else character.encode("unicode_escape").decode("ascii")
-
-
 def refuse_to_overwrite(
     option: str, out: Path | None, trace: Path, meta: Path | None, *others: Path | None
 ) -> None:
@@ -139,5 +135,5 @@ def safe_cell(value: CellT) -> CellT | str:
     """
     if not isinstance(value, str):
         return value
-    text = "\n".join(map(printable, value.split("\n")))
+    text = printable_lines(value)
     return f"'{text}" if text.startswith(_FORMULA_STARTS) else text

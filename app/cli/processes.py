@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from app.cli.options import AllowLossy, DataDir, Host, Port, Public, TlsCert, TlsKey
+from app.cli.replay import token_of
 from app.errors import StartUpFailed
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def _quick_imports() -> Iterator[None]:
-    """Imports without garbage collections: of a server's they take a fifth, and find nothing.
+    """Imports without garbage collections: these take a fifth of a server's, and free nothing.
 
     What was imported is left out of later ones.
     """
@@ -74,8 +75,7 @@ def serve(
     with ExitStack() as stack:
         everything = Supervisor(settings, stop)
         everything.start(stack)
-        more = (f"Data:   {settings.data_dir}", *remote_access_hint(settings))
-        _print_address(settings, *more)
+        _print_address(settings, f"Data:   {settings.data_dir}", *remote_access_hint(settings))
         everything.keep_running()
 
 
@@ -101,7 +101,8 @@ def demo(
         from app.telemetry import set_up_logging
 
     if detach:
-        return _detach_demo(host, port, data_dir)
+        _detach_demo(host, port, data_dir)
+        return
     end_with_parent()  # so that stopping make or a script stops the demo
     stop = StopSignal()
     with ExitStack() as stack:
@@ -117,7 +118,6 @@ def demo(
         heading = "What to look at; first figures come after about 3 s, the first fault after 30 s:"
         _print_address(settings, *notes, heading, *to_see)
         everything.keep_running()
-    return None
 
 
 _DETACHED_WITHIN_S = 120.0
@@ -155,7 +155,7 @@ _CANARY_EVERY_S = 120.0
 _END_OF_ADDRESS = "Ctrl-C stops everything."
 
 
-# A stall is there to be seen: not only after the minutes that real jobs get.
+# Shorter than for real jobs, so that the stalled demo job is soon shown as such.
 _DEMO_SILENT_AFTER_S = 45.0
 
 
@@ -177,7 +177,7 @@ def _demo_settings(
     return settings.model_copy(update=changes), notes
 
 
-# They stand for other machines, and are not to take the server's processor, or its compiler's.
+# Workers stand for other machines: at low priority they leave the processor to the server.
 _NICE_OF_WORKERS = 10
 
 
@@ -191,7 +191,7 @@ def demo_jobs_command(url: Annotated[str, typer.Option()]) -> None:
     settings = load_settings()
     stop = _stop_event()
     threads = [
-        threading.Thread(target=push_demo_job, args=(job, url, _token(settings), stop))
+        threading.Thread(target=push_demo_job, args=(job, url, token_of(settings), stop))
         for job in demo_jobs()
     ]
     for thread in threads:
@@ -255,12 +255,6 @@ def consumer(
         main.run(settings, name or socket.gethostname(), _stop_event(), identity=identity)
 
 
-def _token(settings: "Settings") -> str:
-    if settings.token is None:
-        raise StartUpFailed("no token: set PACELINE_TOKEN")
-    return settings.token.get_secret_value()
-
-
 def _stop_event() -> threading.Event:
     stop = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -272,7 +266,7 @@ def _print_address(settings: "Settings", *more: str) -> None:
     from app.cli.supervisor import address_lines
 
     # Plain lines: an address with a frame or a line break cannot be clicked or copied.
-    lines = address_lines(settings, _token(settings), is_terminal=sys.stdout.isatty())
+    lines = address_lines(settings, token_of(settings), is_terminal=sys.stdout.isatty())
     text = "\n".join(["", *lines, "", *more, "", _END_OF_ADDRESS, ""])
     try:
         typer.echo(text)

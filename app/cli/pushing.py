@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import repeat
-from typing import Protocol
 
 import numpy as np
 import paceline_client
@@ -25,14 +24,16 @@ TICK_S = 0.05
 _MAX_ROWS_AT_ONCE = 20_000
 
 
-class PacingClock(Protocol):
-    """A clock that can wait; tests replace it."""
+class WallClock:
+    """The monotonic clock of this machine; tests replace it."""
 
     def now_s(self) -> float:
         """Seconds since any beginning."""
+        return time.monotonic()
 
     def wait(self, seconds: float) -> None:
-        """Returns later."""
+        """Return after these seconds."""
+        time.sleep(seconds)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,11 +49,6 @@ class PushTimeline:
     start_ns: Ints
     end_ns: Ints
     closes_step: NDArray[np.bool_]
-
-    @property
-    def length_s(self) -> float:
-        """Seconds from the first operation's start to the last one's end."""
-        return float(self.end_ns[-1]) * 1e-9
 
 
 def gapless_timeline(window: Window) -> PushTimeline:
@@ -104,17 +100,17 @@ def ordered_timeline(trace: Trace, *, start_ns: Ints, end_ns: Ints, pp_size: int
 
 
 def due_rows(
-    timeline: PushTimeline, speed: float, clock: PacingClock, began_s: float | None = None
+    timeline: PushTimeline, speed: float, clock: WallClock, began_s: float | None = None
 ) -> Iterator[slice]:
     """Slices of rows as they end, at `speed` times real time.
 
     At infinite speed all rows are due at once, but still come in slices. The first step begins at
     `began_s` of the clock, by default now.
     """
-    num_ops, sent = timeline.end_ns.size, 0
+    num_ops = ended = timeline.end_ns.size
+    sent = 0
     began_s = clock.now_s() if began_s is None else began_s
     while sent < num_ops:
-        ended = num_ops
         if np.isfinite(speed):
             now_ns = (clock.now_s() - began_s) * speed * 1e9
             ended = int(np.searchsorted(timeline.end_ns, now_ns, side="right"))
@@ -138,50 +134,18 @@ def _is_last(key: Ints) -> NDArray[np.bool_]:
     return is_last
 
 
-# The server may be busy or restarting; after this long, pushing fails.
+# The server may be busy or restarting; pushing fails once so long no worker's rest was accepted.
 _MAX_DELIVERY_S = 120.0
 _POLL_EVERY_S = 0.1
 
 
-class WallClock:
-    """The monotonic clock of this machine."""
-
-    def now_s(self) -> float:
-        """Seconds since any beginning."""
-        return time.monotonic()
-
-    def wait(self, seconds: float) -> None:
-        """Returns later."""
-        time.sleep(seconds)
-
-
-class OpRecorder(Protocol):
-    """The methods of a recorder that `push` needs."""
-
-    def record(
-        self,
-        optype: str,
-        step: int,
-        start_ns: int,
-        duration_ns: int,
-        seq_id: int | None = None,
-        mc: int = -1,
-        mb_id: int = -1,
-        **attributes: int,
-    ) -> None:
-        """Record one operation with its attributes."""
-
-    def step_done(self, step: int) -> None:
-        """Declare the step finished."""
-
-
 def push(
     timeline: PushTimeline,
-    recorders: Sequence[OpRecorder],
+    recorders: Sequence[paceline_client.Recorder],
     *,
     begin_ns: int,
     speed: float,
-    clock: PacingClock,
+    clock: WallClock,
     progress: Callable[[int], None],
     op_types: OpTypes = BUILT_IN,
     began_s: float | None = None,
@@ -212,21 +176,21 @@ def push(
 def _optional_values(trace: Trace, rows: slice) -> Iterator[dict[str, int]]:
     """Attributes of each row, from the trace's optional columns."""
     columns = {name: getattr(trace, name) for name in OPTIONAL}
-    there = {name: values[rows].tolist() for name, values in columns.items() if values is not None}
-    if not there:
+    known = {name: values[rows].tolist() for name, values in columns.items() if values is not None}
+    if not known:
         yield from repeat({}, rows.stop - rows.start)
-    for values in zip(*there.values(), strict=True):
-        yield {name: value for name, value in zip(there, values, strict=True) if value >= 0}
+    for values in zip(*known.values(), strict=True):
+        yield {name: value for name, value in zip(known, values, strict=True) if value >= 0}
 
 
 def deliver(recorders: Sequence[paceline_client.Recorder], warnings: Sequence[str]) -> None:
     """Wait until the server has accepted everything."""
-    until_s = time.monotonic() + _MAX_DELIVERY_S
     for recorder in recorders:
+        until_s = time.monotonic() + _MAX_DELIVERY_S
         while not recorder.flush(_POLL_EVERY_S):
             if time.monotonic() > until_s:
                 raise Unavailable(
-                    f"the server did not accept everything in {_MAX_DELIVERY_S:.0f} s: "
+                    f"the server did not take the rest of a worker within {_MAX_DELIVERY_S:.0f} s: "
                     f"{_first_message(warnings)}"
                 )
     if lost := sum(recorder.dropped for recorder in recorders):
@@ -258,4 +222,4 @@ def client_warnings() -> Iterator[list[str]]:
 
 
 def _first_message(warnings: Sequence[str]) -> str:
-    return warnings[0] if warnings else "the server gave no reason"
+    return warnings[0].removeprefix("paceline: ") if warnings else "the server gave no reason"

@@ -9,14 +9,16 @@ from tempfile import gettempdir
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.progress import Progress
 
 from app.cli.options import MetaFile, TraceFile, token_option
 from app.cli.terminal import stderr_console
-from app.errors import InvalidRequest
+from app.errors import InvalidRequest, StartUpFailed
 from app.trace.job import MAX_JOB_CHARS
 
 if TYPE_CHECKING:
     from app.cli.ingest_client import IngestClient
+    from app.settings import Settings
     from app.trace.window import Window
 
 _MIN_SPEED = 0.001  # a step of a minute takes a working day
@@ -56,8 +58,6 @@ def replay(
 
 
 def _replay(server: "IngestClient", window: "Window", speed: float) -> None:
-    from rich.progress import Progress
-
     from app.cli import pushing
     from app.cli.ingest_client import global_ranks
 
@@ -101,6 +101,13 @@ def parse_speed(option: str, text: str) -> float:
     return speed
 
 
+def token_of(settings: "Settings") -> str:
+    """The token of a service that runs in this process."""
+    if settings.token is None:
+        raise StartUpFailed("no token: set PACELINE_TOKEN")
+    return settings.token.get_secret_value()
+
+
 def local_token() -> str:
     """The token in the local data directory."""
     from app.settings import load_settings
@@ -110,20 +117,20 @@ def local_token() -> str:
         return path.read_text().strip()
     except OSError as error:
         demo = _demo_token_file()
-        of_demo = f" (that of the running demo is in {demo})" if demo else ""
+        beside = f" (that of the running demo is in {demo})" if demo else ""
         raise InvalidRequest(
-            f"no token in {path}: give --token, or set PACELINE_TOKEN{of_demo}; on the server, "
+            f"no token in {path}: give --token, or set PACELINE_TOKEN{beside}; on the server, "
             "`paceline token create --scope ingest,read` makes one"
         ) from error
 
 
 def _demo_token_file() -> Path | None:
     """The token file of the demo that was started last; None if there is none."""
-    found = []
+    by_time = []
     for path in Path(gettempdir()).glob("paceline-*/token"):
         with suppress(OSError):
-            found.append((path.stat().st_mtime, path))
-    return max(found)[1] if found else None
+            by_time.append((path.stat().st_mtime, path))
+    return max(by_time)[1] if by_time else None
 
 
 def job_id_of(name: str) -> str:

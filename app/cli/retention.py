@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from app.cli.options import DataDir
+from app.cli.store_access import audit_action, open_store
 
 app = typer.Typer(no_args_is_help=True, help="How much is kept, and how long.")
 
@@ -23,24 +24,23 @@ def run(
 
     Example: paceline retention run --dry-run
     """
-    from app.cli.store_access import open_store
     from app.store import retention
     from app.store.shrinking.dead_rows import vacuum_tables
     from app.store.shrinking.thinning import ThinningDays
 
     ask = retention.count_old if dry_run else retention.sweep
-    found: Counter[tuple[str, str]] = Counter()
+    removed: Counter[tuple[str, str]] = Counter()
     with open_store(data_dir) as (store, settings):
         thinning = ThinningDays(
             settings.thin_steps_days, settings.thin_windows_days, settings.thin_hours_days
         )
         for batch in ask(store, settings.retention, thinning):
-            found[batch.project, batch.kind] += batch.number
+            removed[batch.project, batch.kind] += batch.number
         if not dry_run:
             vacuum_tables(store)
-    for (project, kind), number in found.items():
+    for (project, kind), number in removed.items():
         typer.echo(f"{project}: {number} {kind} {'to remove' if dry_run else 'removed'}")
-    if not found:
+    if not removed:
         typer.echo("nothing to remove")
 
 
@@ -50,7 +50,6 @@ def show(data_dir: DataDir = None) -> None:
 
     Example: paceline retention show
     """
-    from app.cli.store_access import open_store
     from app.store import retention
 
     with open_store(data_dir) as (store, settings), store.read() as conn:
@@ -74,8 +73,7 @@ def set_(
     raw_days: Days = None,
     results_days: Days = None,
     max_gb: Annotated[
-        float | None,
-        typer.Option(min=0.001, help="GB that its windows may take in the database."),
+        float | None, typer.Option(min=0.001, help="GB that its windows may take in the database.")
     ] = None,
     data_dir: DataDir = None,
 ) -> None:
@@ -85,15 +83,14 @@ def set_(
 
     Example: paceline retention set --project research --raw-days 60
     """
-    from app.cli.store_access import audit_action, open_store
     from app.store import retention
 
-    said = {"raw_days": raw_days, "results_days": results_days, "max_gb": max_gb}
+    options = {"raw_days": raw_days, "results_days": results_days, "max_gb": max_gb}
     given: dict[str, float | None] = {
-        name: value for name, value in said.items() if value is not None
+        name: value for name, value in options.items() if value is not None
     }
     with open_store(data_dir) as (store, _), store.write() as conn:
-        limits = retention.project_limits(conn, project) | given if given else said
+        limits = retention.project_limits(conn, project) | given if given else options
         retention.set_project_limits(conn, project, **limits)
         audit_action(conn, project, "retention.set", project, **limits)
     show(data_dir)

@@ -15,6 +15,7 @@ from app.alerts.facts import WindowFacts
 from app.alerts.labels import inhibited_fingerprints
 from app.alerts.rule import Rule
 from app.alerts.rules.evaluation import AlertChange, JobAlerts
+from app.cli.store_access import rows_of_pages
 from app.diagnosis.job_history import History
 from app.store import hosts, jobs, windows
 from app.store.database import Store
@@ -58,7 +59,7 @@ class InhibitionFilter:
             self._num_missed[event.rule] += 1
 
 
-_WINDOWS_PER_PAGE = 200
+_PAGE_ROWS = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,19 +78,16 @@ class RuleTrial:
 
 def matching_jobs(store: Store, project: str, pattern: str) -> list[JobRecord]:
     """Jobs of a project whose ids match."""
-    found: list[JobRecord] = []
-    cursor: str | None = None
-    while True:
-        with store.read() as conn:
-            page, cursor = jobs.page(conn, project=project, cursor=cursor, limit=_WINDOWS_PER_PAGE)
-        found += [job for job in page if fnmatchcase(job_of(job.job_id), pattern)]
-        if cursor is None:
-            return found
+    rows = rows_of_pages(
+        store,
+        lambda conn, cursor: jobs.page(conn, project=project, cursor=cursor, limit=_PAGE_ROWS),
+    )
+    return [job for job in rows if fnmatchcase(job_of(job.job_id), pattern)]
 
 
 def try_rules(
     store: Store,
-    of_jobs: Sequence[JobRecord],
+    records: Sequence[JobRecord],
     rules: Sequence[Rule],
     *,
     since_s: float,
@@ -102,7 +100,7 @@ def try_rules(
     num_windows = 0
     events: list[AlertEvent] = []
     num_muted: Counter[str] = Counter()
-    for job in progress(of_jobs):
+    for job in progress(records):
         job_alerts = JobAlerts(job.job_id, rules=rules, labels=job.labels)
         filtered = InhibitionFilter(rules)
         for summary, facts in _facts(store, job, since_s):
@@ -114,7 +112,7 @@ def try_rules(
         events += filtered.sent
         num_muted += filtered.num_muted
     events.sort(key=lambda event: event.at_s)
-    return RuleTrial(len(of_jobs), num_windows, events, num_muted)
+    return RuleTrial(len(records), num_windows, events, num_muted)
 
 
 def _facts(
@@ -146,12 +144,12 @@ def _facts(
 
 def _summaries(store: Store, job_id: str, since_s: float) -> list[WindowSummary]:
     """Closed windows, oldest first, including earlier ones of the same runs for their history."""
-    found: list[WindowSummary] = []
+    closed: list[WindowSummary] = []
     cursor: str | None = None
     while True:
         with store.read() as conn:
-            page, cursor = windows.page(conn, job_id, cursor=cursor, limit=_WINDOWS_PER_PAGE)
-        found += [each for each in page if each.state != "open"]
-        epochs = {each.epoch for each in found if each.updated_s >= since_s}
+            page, cursor = windows.page(conn, job_id, cursor=cursor, limit=_PAGE_ROWS)
+        closed += [window for window in page if window.state != "open"]
+        epochs = {window.epoch for window in closed if window.updated_s >= since_s}
         if cursor is None or (page[-1].updated_s < since_s and page[-1].epoch not in epochs):
-            return [each for each in found[::-1] if each.epoch in epochs]
+            return [window for window in closed[::-1] if window.epoch in epochs]

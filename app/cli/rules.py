@@ -11,6 +11,11 @@ import typer
 
 from app.cli.options import DataDir
 from app.cli.output import printable
+from app.cli.store_access import open_store
+from app.cli.terminal import stderr_console
+from app.errors import InvalidRequest, InvalidRules
+from app.formatting import plural, utc_timestamp
+from app.trace.job import job_of
 
 if TYPE_CHECKING:
     from app.alerts.alert import AlertEvent
@@ -46,8 +51,7 @@ def try_out(
     file: File,
     job: Annotated[str, typer.Option(help="Only these jobs, a pattern with * and ?.")] = "*",
     since: Annotated[
-        str | None,
-        typer.Option(help="Only since a date (2026-03-01), or the last 12h, 7d, 2w."),
+        str | None, typer.Option(help="Only since a date (2026-03-01), or the last 12h, 7d, 2w.")
     ] = None,
     project: Annotated[str, typer.Option(help="Project of the jobs.")] = "default",
     as_json: Json = False,
@@ -63,28 +67,23 @@ def try_out(
     from rich.progress import track
 
     from app.cli.rule_trial import matching_jobs, try_rules
-    from app.cli.store_access import open_store
-    from app.cli.terminal import stderr_console
 
     rules = _rules(file, as_json=as_json)
     since_s = _since_s(since, time.time())
     with open_store(data_dir) as (store, _):
-        of_jobs = matching_jobs(store, project, job)
-        found = try_rules(
+        jobs = matching_jobs(store, project, job)
+        trial = try_rules(
             store,
-            of_jobs,
+            jobs,
             rules,
             since_s=since_s,
-            progress=lambda each: track(
-                each, "trying", total=len(of_jobs), console=stderr_console(), transient=True
-            ),
+            progress=lambda rows: track(rows, "trying", console=stderr_console(), transient=True),
         )
-    typer.echo(_as_json(rules, found) if as_json else _as_text(rules, found))
+    typer.echo(_as_json(rules, trial) if as_json else _as_text(rules, trial))
 
 
 def _rules(file: Path, *, as_json: bool) -> "list[Rule]":
     from app.alerts.rules.rule_text import read_rules
-    from app.errors import InvalidRequest, InvalidRules
 
     try:
         return read_rules(file)
@@ -101,8 +100,6 @@ def _rules(file: Path, *, as_json: bool) -> "list[Rule]":
 
 
 def _since_s(text: str | None, now_s: float) -> float:
-    from app.errors import InvalidRequest
-
     if text is None:
         return 0.0
     if ago := _AGO.fullmatch(text):
@@ -114,12 +111,12 @@ def _since_s(text: str | None, now_s: float) -> float:
     return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
 
 
-def _as_text(rules: "list[Rule]", found: "RuleTrial") -> str:
-    lines = [f"{found.num_windows:,} windows of {found.num_jobs:,} jobs"]
+def _as_text(rules: "list[Rule]", trial: "RuleTrial") -> str:
+    lines = [f"{trial.num_windows:,} windows of {trial.num_jobs:,} jobs"]
     for rule in rules:
-        events = found.of_rule(rule.name)
+        events = trial.of_rule(rule.name)
         num_fired = sum(event.kind == "firing" for event in events)
-        num_muted = found.num_muted.get(rule.name, 0)
+        num_muted = trial.num_muted.get(rule.name, 0)
         lines.append(f"{rule.name}: {_count_line(rule, num_fired, num_muted)}")
         lines += [f"  {_line(event)}" for event in events]
     return "\n".join(lines)
@@ -130,36 +127,31 @@ def _count_line(rule: "Rule", num_fired: int, num_muted: int) -> str:
         return "on outcomes of fixes: not tested"
     if not _is_on_windows(rule):
         return "on missing data: not tested"
-    times = f"fired {num_fired:,} time{'' if num_fired == 1 else 's'}"
+    times = f"fired {plural(num_fired, 'time')}"
     return f"{times}, and {num_muted:,} muted by other alerts" if num_muted else times
 
 
 def _line(event: "AlertEvent") -> str:
-    from app.trace.job import job_of
-
     at = f"{datetime.fromtimestamp(event.at_s, UTC):%Y-%m-%d %H:%M:%S}"
     subject = f" {event.subject}" if event.subject else ""
     where = f"{job_of(event.job_id)}{subject}, window {event.detail.window_id}"
     return printable(f"{at} {event.kind}: {where}: {event.sentence}")
 
 
-def _as_json(rules: "list[Rule]", found: "RuleTrial") -> str:
+def _as_json(rules: "list[Rule]", trial: "RuleTrial") -> str:
     content = {
-        "jobs": found.num_jobs,
-        "windows": found.num_windows,
-        "kept_back": dict(found.num_muted),
+        "jobs": trial.num_jobs,
+        "windows": trial.num_windows,
+        "kept_back": dict(trial.num_muted),
         "not_tried": [rule.name for rule in rules if not _is_on_windows(rule)],
         "rules": {
-            rule.name: [_event(event) for event in found.of_rule(rule.name)] for rule in rules
+            rule.name: [_event(event) for event in trial.of_rule(rule.name)] for rule in rules
         },
     }
     return json.dumps(content)
 
 
 def _event(event: "AlertEvent") -> dict[str, str | float | None]:
-    from app.formatting import utc_timestamp
-    from app.trace.job import job_of
-
     return {
         "job": job_of(event.job_id),
         "subject": event.subject,

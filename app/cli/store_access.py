@@ -1,22 +1,29 @@
-"""Opens the store of the settings, and writes command-line actions to its audit log."""
+"""Opens the store of the settings, and writes command-line actions to its audit log.
+
+The database is imported when it is needed, so that every command may import this.
+"""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from app.errors import StartUpFailed
-from app.settings import Settings, load_settings
-from app.store.database import Store, is_migrated, parse_url
 
 if TYPE_CHECKING:
-    from app.store.database import Connection
+    from app.settings import Settings
+    from app.store.database import Connection, Store
+
+RowT = TypeVar("RowT")
 
 
 @contextmanager
-def open_store(data_dir: Path | None) -> Iterator[tuple[Store, Settings]]:
+def open_store(data_dir: Path | None) -> "Iterator[tuple[Store, Settings]]":
     """The store and the settings; closed at the end of the block."""
+    from app.settings import load_settings
+    from app.store.database import Store, is_migrated
+
     settings = load_settings(data_dir=data_dir)
     check_store_exists(settings)
     if not is_migrated(settings.store_url):
@@ -25,8 +32,22 @@ def open_store(data_dir: Path | None) -> Iterator[tuple[Store, Settings]]:
         yield store, settings
 
 
-def check_store_exists(settings: Settings) -> None:
+def rows_of_pages(
+    store: "Store", read_page: "Callable[[Connection, str | None], tuple[list[RowT], str | None]]"
+) -> Iterator[RowT]:
+    """The rows of all pages; `read_page` takes a cursor, None at first, and gives the next one."""
+    cursor, has_more = None, True
+    while has_more:
+        with store.read() as conn:
+            rows, cursor = read_page(conn, cursor)
+        yield from rows
+        has_more = cursor is not None
+
+
+def check_store_exists(settings: "Settings") -> None:
     """Check that the store exists; SQLite's error for a missing file is unclear."""
+    from app.store.database import parse_url
+
     parsed = parse_url(settings.store_url)
     path = Path(parsed.database or "")
     if parsed.get_backend_name() == "sqlite" and not path.exists():
@@ -36,9 +57,10 @@ def check_store_exists(settings: Settings) -> None:
         )
 
 
-def locked_secrets(settings: Settings) -> str | None:
+def locked_secrets(settings: "Settings") -> str | None:
     """Which keys the stored secrets lack, in a sentence; None if all can be read."""
     from app.store.credentials import resealing
+    from app.store.database import Store
 
     keys = settings.secret_keys()
     with closing(Store(settings.store_url, keys=keys)) as store, store.read() as conn:

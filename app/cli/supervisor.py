@@ -14,7 +14,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from types import FrameType
@@ -23,6 +23,7 @@ import structlog
 
 from app.addresses import listens_on_all
 from app.api.service.demo_switch import DemoSwitch
+from app.cli.replay import token_of
 from app.cli.store_access import locked_secrets
 from app.data_directory import make_data_dir
 from app.errors import DiskFull, QueueUnavailable, StartUpFailed
@@ -202,7 +203,7 @@ class Supervisor:
         stack.enter_context(data_dir_lock(settings.data_dir))
         check_port_free(settings.host, settings.port)
         self._wait_for_space()
-        self._demo_switch.turn_off()  # nobody waits for a demo of before
+        self._demo_switch.turn_off()  # a demo of an earlier run is not resumed
         environment = settings.as_environment()
         if settings.redis_url is None:
             self._queue = EmbeddedQueue(
@@ -235,7 +236,7 @@ class Supervisor:
         log.info("stopping everything", because=self._stop.reason)
 
     def _check(self, part: str, check: Callable[[], None]) -> None:
-        """What a full disk or a machine without processes refuses to one part is tried again."""
+        """Check one part; an OSError, as on a full disk, is logged, and the check tried again."""
         try:
             check()
             self._check_errors.pop(part, None)
@@ -270,11 +271,9 @@ class Supervisor:
 
     def start_demo(self) -> None:
         """Push the demo's jobs to this server, until it stops or the switch is turned off."""
-        token = self._settings.with_token().token
-        if token is None:
-            raise StartUpFailed("no token: set PACELINE_TOKEN")
         command = paceline_command("demo-jobs", "--url", page_url(self._settings, is_local=True))
-        self._demo = ChildProcess("demo", command, {"PACELINE_TOKEN": token.get_secret_value()})
+        environment = {"PACELINE_TOKEN": token_of(self._settings.with_token())}
+        self._demo = ChildProcess("demo", command, environment)
         self._demo.start()
 
     def _run_demo_while_on(self) -> None:
@@ -297,11 +296,9 @@ class Supervisor:
         while not self._stop.wait(0.05):
             if (status := api.ended()) is not None:
                 raise StartUpFailed(f"the API ended with status {status}: its log above says why")
-            try:
+            with suppress(OSError):
                 socket.create_connection(address, timeout=1).close()
-            except OSError:
-                continue
-            return
+                return
 
 
 def page_url(settings: Settings, *, is_local: bool = False) -> str:

@@ -3,11 +3,14 @@
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
+import numpy as np
 import typer
+from rich.progress import Progress
 
 from app.cli.options import MetaFile, TraceFile
 from app.cli.output import STANDARD_OUTPUT, refuse_to_overwrite, say_written, written_whole
 from app.cli.terminal import stderr_console
+from app.cli.trace_input import errors_naming, read_trace
 from app.errors import InvalidRequest
 from app.formatting import plural
 
@@ -49,7 +52,6 @@ def timeline(
 
     Example: paceline timeline trace-AR.parquet --steps 5-6 --workers 0/*,3/* --out AR.json.gz
     """
-    from app.cli.trace_input import errors_naming, read_trace
     from app.engine.replays import prepare
     from app.engine.timeline.selection import limit_replicas, num_slices, select
 
@@ -65,17 +67,16 @@ def timeline(
         if wanted > MAX_DEFAULT_SLICES and workers is None and ranks is None:
             choice = limit_replicas(replay, choice, MAX_DEFAULT_SLICES)
             _print_shown_ranks(choice, wanted)
-    _write(replay, choice, out)
-    say_written(out, _described(replay, choice), "open it in https://ui.perfetto.dev")
+    total = num_slices(replay, choice)
+    _write(replay, choice, out, total)
+    named, shown = plural(len(choice.steps), "step"), plural(int(choice.workers.sum()), "worker")
+    described = f"{named}, {shown}, {plural(total, 'operation')}"
+    say_written(out, described, "open it in https://ui.perfetto.dev")
 
 
-def _write(replay: "WindowReplay", choice: "TimelineSelection", out: Path) -> None:
-    from rich.progress import Progress
-
-    from app.engine.timeline.selection import num_slices
+def _write(replay: "WindowReplay", choice: "TimelineSelection", out: Path, total: int) -> None:
     from app.engine.timeline.writer import trace_event_pieces
 
-    total = num_slices(replay, choice)
     is_quiet = total < SHOW_PROGRESS_FROM
     with (
         written_whole(out) as file,
@@ -89,8 +90,6 @@ def _write(replay: "WindowReplay", choice: "TimelineSelection", out: Path) -> No
 
 
 def _print_shown_ranks(choice: "TimelineSelection", wanted: int) -> None:
-    import numpy as np
-
     dp_ranks = np.flatnonzero(choice.workers.any(axis=1)).tolist()
     named = ", ".join(map(str, dp_ranks[:_NAMED_RANKS]))
     more = f" and {len(dp_ranks) - _NAMED_RANKS} more" if len(dp_ranks) > _NAMED_RANKS else ""
@@ -99,10 +98,3 @@ def _print_shown_ranks(choice: "TimelineSelection", wanted: int) -> None:
         "critical path first; choose others with --workers or --ranks.",
         err=True,
     )
-
-
-def _described(replay: "WindowReplay", choice: "TimelineSelection") -> str:
-    from app.engine.timeline.selection import num_slices
-
-    steps, workers = plural(len(choice.steps), "step"), plural(int(choice.workers.sum()), "worker")
-    return f"{steps}, {workers}, {plural(num_slices(replay, choice), 'operation')}"

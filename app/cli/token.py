@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from app.cli.options import DataDir
+from app.cli.store_access import audit_action, open_store
+from app.errors import InvalidRequest
 
 if TYPE_CHECKING:
     from app.store.tokens import TokenRecord
@@ -20,8 +22,7 @@ _Project = Annotated[str, typer.Option(help="Project of the token; created if it
 @app.command()
 def create(
     scope: Annotated[
-        list[str],
-        typer.Option(help="ingest, read, write or admin; several separated by commas."),
+        list[str], typer.Option(help="ingest, read, write or admin; several separated by commas.")
     ],
     project: _Project = "default",
     job: Annotated[
@@ -39,8 +40,6 @@ def create(
 
     Example: paceline token create --project research --scope ingest --expires-days 90
     """
-    from app.cli.store_access import audit_action, open_store
-    from app.errors import InvalidRequest
     from app.store import tokens
 
     if expires_days == 0:
@@ -67,13 +66,11 @@ def list_(
 
     Example: paceline token list --project research
     """
-    from app.cli.store_access import open_store
     from app.store import tokens
 
     with open_store(data_dir) as (store, _), store.read() as conn:
-        found = tokens.all_tokens(conn)
-    chosen = [record for record in found if project in (None, record.project)]
-    rows = [_row(record) for record in chosen]
+        records = tokens.all_tokens(conn)
+    rows = [_row(record) for record in records if project in (None, record.project)]
     heading = ("ID", "PROJECT", "SCOPES", "JOB", "STATE", "LAST USED (UTC)", "NAME")
     widths = [max(len(row[at]) for row in [heading, *rows]) for at in range(len(heading))]
     for row in [heading, *rows]:
@@ -90,8 +87,6 @@ def revoke(
 
     Example: paceline token revoke x7Kq2mZ0aB
     """
-    from app.cli.store_access import audit_action, open_store
-    from app.errors import InvalidRequest
     from app.store import tokens
 
     with open_store(data_dir) as (store, _), store.write() as conn:

@@ -7,6 +7,7 @@ import gzip
 import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
 
 def read_trace(trace: Path, meta: Path | None = None, steps: str | None = None) -> "Window":
     """The trace's window, restricted to `steps` if given."""
-    from app.cli.typed_text import select_steps
     from app.trace.readers.published import trace_files
 
     with printable_errors():
@@ -33,15 +33,28 @@ def read_trace(trace: Path, meta: Path | None = None, steps: str | None = None) 
         return window if steps is None else select_steps(window, steps)
 
 
+def select_steps(window: "Window", named: str) -> "Window":
+    """The window with only these steps; incomplete ones are skipped with their reasons."""
+    from app.trace.window import parse_step_ranges
+
+    reasons = {skip.step: skip for skip in window.skipped}
+    steps = parse_step_ranges(named, sorted([*window.steps, *reasons]))
+    complete = [step for step in steps if step not in reasons]
+    if not complete:
+        step = steps[0]
+        raise InvalidRequest(f"--steps: step {step} cannot be analysed: {reasons[step].reason}")
+    skipped = tuple(reasons[step] for step in steps if step in reasons)
+    return replace(window.only(complete), skipped=skipped)
+
+
 @contextmanager
 def errors_naming(trace: Path, advice: str = "") -> Iterator[None]:
     """Prefix errors of the block with the trace's name, and append `advice`."""
-    with printable_errors():
-        try:
-            yield
-        except InvalidRequest as error:
-            message = f"{trace.name}: {error}" + (f": {advice}" if advice else "")
-            raise type(error)(message) from error
+    try:
+        yield
+    except InvalidRequest as error:
+        message = f"{trace.name}: {error}" + (f": {advice}" if advice else "")
+        raise type(error)(printable(message)) from error
 
 
 @contextmanager
@@ -61,19 +74,16 @@ _BLANK = b" \t\r\n\xef\xbb\xbf"
 
 def are_profiles(paths: Sequence[Path]) -> bool:
     """Whether these are JSON files rather than one parquet trace."""
-    are_parquet = [_first_bytes(path)[:4] == _PARQUET for path in paths]
+    first_bytes = [_first_bytes(path) for path in paths]
     if len(paths) == 1:
-        path = paths[0]
-        name = path.name.lower()
-        looks = (
-            name.endswith((".json", ".json.gz")) or _first_bytes(path).lstrip(_BLANK)[:1] in _JSON
-        )
-        return looks and not are_parquet[0]
-    if any(are_parquet):
-        name = paths[are_parquet.index(True)].name
-        raise InvalidRequest(
-            f"{name} is a parquet trace: give one such trace, or only torch.profiler files"
-        )
+        is_named_json = paths[0].name.lower().endswith((".json", ".json.gz"))
+        is_json = is_named_json or first_bytes[0].lstrip(_BLANK)[:1] in _JSON
+        return is_json and not first_bytes[0].startswith(_PARQUET)
+    for path, first in zip(paths, first_bytes, strict=True):
+        if first.startswith(_PARQUET):
+            raise InvalidRequest(
+                f"{path.name} is a parquet trace: give one such trace, or only torch.profiler files"
+            )
     return True
 
 
@@ -95,9 +105,9 @@ def analyse_profiles(paths: Sequence[Path], steps: str | None) -> "WindowResult"
     from app.diagnosis.profiles import job, result
 
     with printable_errors():
-        found = job.read(paths, steps)
+        profiled = job.read(paths, steps)
         _prepare_engine()
-        return result.profile_result(found)
+        return result.profile_result(profiled)
 
 
 def _prepare_engine() -> None:
@@ -105,7 +115,7 @@ def _prepare_engine() -> None:
     from app.telemetry import set_up_logging
 
     set_up_logging()
-    # Its kernels are asked for; the diagnosis, which has the others, loads slowly.
+    # Registers the kernels that are counted below; the diagnosis, with others, loads slowly.
     import_module("app.engine.questions.answer")
     from app.engine.kernels import can_be_kept, num_missing
 

@@ -1,29 +1,15 @@
-"""Parses typed selections: steps (3,5-9), and edits of a what-if question.
+"""Parses typed edits of a what-if question.
 
 An edit reads "op=pp-comm stage=0,2-3 factor=0.8": a selection, and one change.
 """
 
 import re
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 from app.engine.questions import edits
 from app.errors import InvalidRequest
-from app.trace.window import Window, parse_step_ranges
-
-
-def select_steps(window: Window, named: str) -> Window:
-    """The window with only these steps; incomplete ones are skipped with their reasons."""
-    reasons = {skip.step: skip for skip in window.skipped}
-    steps = parse_step_ranges(named, sorted([*window.steps, *reasons]))
-    complete = [step for step in steps if step not in reasons]
-    if not complete:
-        step = steps[0]
-        raise InvalidRequest(f"--steps: step {step} cannot be analysed: {reasons[step].reason}")
-    skipped = tuple(reasons[step] for step in steps if step in reasons)
-    return replace(window.only(complete), skipped=skipped)
-
+from app.trace.window import parse_step_ranges
 
 _MAX_LISTED = 100_000
 _PER_SECOND = {"": 1.0, "s": 1.0, "ms": 1e3, "us": 1e6}
@@ -72,18 +58,17 @@ def _names(_text: str, value: str) -> tuple[str, ...]:
 
 
 def _numbers(text: str, value: str) -> tuple[int, ...]:
-    found: list[int] = []
+    numbers: list[int] = []
     for part in value.split(","):
         match = _RANGE.fullmatch(part)
         first, last = (int(end or match[1]) for end in match.groups()) if match else (1, 0)
         if first > last:
             raise _refused(text, f"{part[:40]!r} is no number or range: write 3 or 5-9")
         if last - first >= _MAX_LISTED:
-            raise _refused(
-                text, f"{part[:40]!r} is more than {_MAX_LISTED:,} of them: leave it out"
-            )
-        found += range(first, last + 1)
-    return tuple(found)
+            why = f"{part[:40]!r} is more than {_MAX_LISTED:,} of them: leave it out"
+            raise _refused(text, why)
+        numbers += range(first, last + 1)
+    return tuple(numbers)
 
 
 def _workers(text: str, value: str) -> tuple[tuple[int, int], ...]:
@@ -93,11 +78,8 @@ def _workers(text: str, value: str) -> tuple[tuple[int, int], ...]:
 def _worker(text: str, value: str) -> tuple[int, int]:
     match = _WORKER.fullmatch(value)
     if match is None:
-        raise _refused(
-            text,
-            f"{value[:40]!r} names no worker: write DP/STAGE, such as 0/3; dp=3 or stage=1 name "
-            "all of a replica or stage",
-        )
+        hint = "write DP/STAGE, such as 0/3; dp=3 or stage=1 name all of a replica or stage"
+        raise _refused(text, f"{value[:40]!r} names no worker: {hint}")
     return int(match[1]), int(match[2])
 
 

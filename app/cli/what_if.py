@@ -1,23 +1,24 @@
 """`paceline what-if`: what a step would take if some operations changed."""
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console, Group, RenderableType
+from rich.console import Group, RenderableType
 from rich.table import Column, Table
 from rich.text import Text
 
 from app.cli.options import MetaFile, TraceFile, json_option
-from app.cli.output import STANDARD_OUTPUT, printable, refuse_to_overwrite, write_json
-from app.cli.terminal import plain_table, right_aligned, stderr_console
+from app.cli.output import printable, refuse_to_overwrite
+from app.cli.terminal import plain_table, right_aligned, show, stderr_console
+from app.cli.trace_input import errors_naming, read_trace
 from app.errors import InvalidRequest
 from app.formatting import TIMES
 
 if TYPE_CHECKING:
-    from app.engine.questions.answer import WhatIfAnswer
-    from app.engine.questions.apply import EditCounts
+    from app.engine.questions.answer import EditCounts, WhatIfAnswer
     from app.engine.questions.edits import Edit
 
 STANDARD_INPUT = Path("-")
@@ -54,17 +55,16 @@ def what_if(
         raise InvalidRequest('what-if wants --edit, such as --edit "op=pp-comm set=0", or --edits')
     refuse_to_overwrite("--json", json_out, trace, meta, edits)
     with stderr_console().status("replaying"):
-        answer = _answer_of(trace, meta, edit or [], edits)
-    if json_out is not None:
-        write_json(answer_as_json(answer), json_out)
-    if json_out != STANDARD_OUTPUT:
-        Console().print(render_answer(answer))
+        typed = edit or []
+        answer = _answer_of(trace, meta, typed, edits)
+    num_of_file = len(answer.edits) - len(typed)
+    named = [*(f"edit {number} of {edits}" for number in range(1, num_of_file + 1)), *typed]
+    show(json_out, lambda: answer_as_json(answer), lambda: render_answer(answer, named))
 
 
 def _answer_of(
     trace: Path, meta: Path | None, texts: list[str], file: Path | None
 ) -> "WhatIfAnswer":
-    from app.cli.trace_input import errors_naming, read_trace
     from app.cli.typed_text import parse_edit
     from app.engine.questions.answer import Questions
     from app.engine.replays import prepare
@@ -112,21 +112,21 @@ def _content(path: Path, name: str) -> bytes:
 _MAX_STEPS = 32
 
 
-def render_answer(answer: "WhatIfAnswer") -> RenderableType:
-    """The answer in a sentence, then its figures, edits and steps."""
+def render_answer(answer: "WhatIfAnswer", edits: Sequence[str]) -> RenderableType:
+    """The answer in a sentence, then its figures, edits as they were given, and steps."""
     return Group(
         Text(_sentence(answer), style="bold"),
         Text(),
         _figures(answer),
         Text("\nEdits", style="bold"),
-        *(Text(_edit(number, edit)) for number, edit in enumerate(answer.edits, 1)),
+        *(Text(_edit(*row)) for row in enumerate(zip(edits, answer.edits, strict=True), 1)),
         Text("\nSteps", style="bold"),
         *_steps(answer),
     )
 
 
 def _sentence(answer: "WhatIfAnswer") -> str:
-    now_s, then_s = float(answer.recorded_s.mean()), float(answer.expected_s.mean())
+    now_s, then_s = float(answer.replay.recorded_s.mean()), float(answer.expected_s.mean())
     name, hours = printable(answer.replay.window.job.name), answer.gpu_hours_saved
     effect = "saves" if hours >= 0 else "costs"
     return (
@@ -136,11 +136,15 @@ def _sentence(answer: "WhatIfAnswer") -> str:
 
 
 def _figures(answer: "WhatIfAnswer") -> Table:
+    about_ideal = "without stragglers"
+    if answer.what_if_s.mean() < answer.replay.ideal_s.mean():
+        # The ideal's computations take the mean of all, the slow ones included.
+        about_ideal += "; the edits go further"
     runs = (
         ("what if", answer.what_if_s, "with the edits"),
-        ("simulated", answer.simulated_s, "durations as recorded, no late launches"),
-        ("ideal", answer.ideal_s, _about_the_ideal(answer)),
-        ("recorded", answer.recorded_s, "as it was"),
+        ("simulated", answer.replay.simulated_s, "durations as recorded, no late launches"),
+        ("ideal", answer.replay.ideal_s, about_ideal),
+        ("recorded", answer.replay.recorded_s, "as it was"),
         ("expected", answer.expected_s, "with the edits and the late launches as recorded"),
     )
     what_if_s = float(answer.what_if_s.mean())
@@ -154,23 +158,18 @@ def _figures(answer: "WhatIfAnswer") -> Table:
     return plain_table(["", *numbers, Column("", style="dim")], rows)
 
 
-def _about_the_ideal(answer: "WhatIfAnswer") -> str:
-    if answer.what_if_s.mean() < answer.ideal_s.mean():
-        # Its computations take the mean of all, the slow ones included.
-        return "without stragglers; the edits go further"
-    return "without stragglers"
-
-
-def _edit(number: int, edit: "EditCounts") -> str:
-    missing = edit.without_counterpart
+def _edit(number: int, counted: "tuple[str, EditCounts]") -> str:
+    edit, counts = counted
+    missing = counts.without_counterpart
     kept = f"; {missing:,} have no counterpart and keep theirs" if missing else ""
-    return f"{number}. changes {edit.changed:,} operations{kept}"
+    return f"{number}. {printable(edit)}: changes {counts.changed:,} operations{kept}"
 
 
 def _steps(answer: "WhatIfAnswer") -> list[RenderableType]:
     table = plain_table(right_aligned("step", "simulated", "what if", "speed-up", "to ideal"), [])
-    steps, skipped = answer.replay.steps, answer.replay.skipped
-    times_s = (answer.simulated_s.tolist(), answer.what_if_s.tolist(), answer.ideal_s.tolist())
+    replay = answer.replay
+    steps, skipped = replay.steps, replay.skipped
+    times_s = (replay.simulated_s.tolist(), answer.what_if_s.tolist(), replay.ideal_s.tolist())
     for step, simulated_s, what_if_s, ideal_s in zip(
         steps[:_MAX_STEPS], *(column[:_MAX_STEPS] for column in times_s), strict=True
     ):

@@ -5,6 +5,7 @@ alert rules of a project are read again when they have changed.
 """
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from app.alerts.facts import MissingDataFacts, WindowFacts, window_position
@@ -32,16 +33,27 @@ class AffectedJobs(NamedTuple):
     stalled: list[RunKey]
 
 
+@dataclass(slots=True)
+class _JobState:
+    """The alerts of one job, with the run whose labels they have.
+
+    `newest_closed` is the epoch of its newest closed run (0: none); `heard` are the run and its
+    facts at the last check of silence, None where they were not the last change.
+    """
+
+    alerts: JobAlerts
+    epoch: int
+    newest_closed: int
+    heard: tuple[RunKey, MissingDataFacts] | None = None
+
+
 class ShardAlerts:
     """In-memory alert state of one shard. Methods return the changes; the turn saves them."""
 
     def __init__(self, context: ConsumerContext, shard: int) -> None:
         self._context = context
         self._shard = shard
-        self._alerts: dict[str, JobAlerts] = {}
-        self._epochs: dict[str, int] = {}  # of the run whose labels are used
-        self._heard: dict[str, tuple[RunKey, MissingDataFacts]] = {}  # at the last check of silence
-        self._newest_closed: dict[str, int] = {}  # epoch of the newest closed run; 0: none
+        self._jobs: dict[str, _JobState] = {}
         self._rules = ProjectRules(context.default_rules)
 
     def window(self, job_id: str, facts: WindowFacts) -> list[AlertChange]:
@@ -49,26 +61,25 @@ class ShardAlerts:
 
         Late batches may still complete windows of such a run; it is then closed again.
         """
-        epoch = facts.place[0]
-        # Its labels were read when this turn loaded it.
-        is_loaded = epoch <= self._epochs.get(job_id, -1)
-        job_alerts, changes = (
-            (self._alerts[job_id], []) if is_loaded else self._loaded(job_id, epoch)
-        )
-        self._heard.pop(job_id, None)
-        if epoch <= self._newest_closed[job_id]:
+        epoch, state = facts.place[0], self._jobs.get(job_id)
+        changes: list[AlertChange] = []
+        # Of a newer run the labels are not read yet.
+        if state is None or epoch > state.epoch:
+            state, changes = self._loaded(job_id, epoch)
+        state.heard = None
+        if epoch <= state.newest_closed:
             return changes
-        return changes + job_alerts.add_window(facts, self._context.unix_time())
+        return changes + state.alerts.add_window(facts, self._context.unix_time())
 
     def silence(self, run: RunKey, facts: MissingDataFacts) -> list[AlertChange]:
         """Evaluate the silent ranks of the job's newest run, every few seconds."""
-        job_id = run[0]
+        known = self._jobs.get(run[0])
         # The same as at the last check, and nothing waits for its time: nothing changes.
-        if self._heard.get(job_id) == (run, facts) and not self.is_pending_by_clock(job_id):
+        if known and known.heard == (run, facts) and not known.alerts.has_pending_by_clock:
             return []
-        job_alerts, changes = self._loaded(*run)
-        changes += job_alerts.missing_data(facts, self._context.unix_time())
-        self._heard[job_id] = run, facts
+        state, changes = self._loaded(*run)
+        changes += state.alerts.missing_data(facts, self._context.unix_time())
+        state.heard = run, facts
         return changes
 
     def load(self, job_id: str) -> list[AlertChange]:
@@ -77,14 +88,14 @@ class ShardAlerts:
 
     def ended(self, job_id: str, epoch: int) -> list[AlertChange]:
         """Note that the job has ended, in this run."""
-        job_alerts, changes = self._loaded(job_id)
-        self._newest_closed[job_id] = max(epoch, self._newest_closed[job_id])
-        return changes + job_alerts.end(epoch, self._context.unix_time())
+        state, changes = self._loaded(job_id)
+        state.newest_closed = max(epoch, state.newest_closed)
+        return changes + state.alerts.end(epoch, self._context.unix_time())
 
     def put_away(self, job_id: str) -> list[AlertChange]:
-        """End all alerts of a job that was archived or deleted: a crash is told until then."""
-        job_alerts, changes = self._loaded(job_id)
-        return changes + job_alerts.put_away(self._context.unix_time())
+        """End all alerts of a job that was archived or deleted: a crash is reported until then."""
+        state, changes = self._loaded(job_id)
+        return changes + state.alerts.put_away(self._context.unix_time())
 
     def jobs_put_away(self) -> list[str]:
         """The shard's archived and deleted jobs that have alerts."""
@@ -93,10 +104,10 @@ class ShardAlerts:
 
     def apply_rules(self, job_id: str) -> list[AlertChange]:
         """Apply the current rules of the job's project."""
-        job_alerts, changes = self._loaded(job_id)
+        state, changes = self._loaded(job_id)
         with self._context.store.read() as conn:
             rules = self._rules.of(conn, project_of(job_id))
-        return changes + job_alerts.apply_rules(rules, self._context.unix_time())
+        return changes + state.alerts.apply_rules(rules, self._context.unix_time())
 
     def jobs_with_changed_rules(self) -> AffectedJobs:
         """Jobs affected by rules that have changed since the last call."""
@@ -105,43 +116,46 @@ class ShardAlerts:
         if not changed:
             return AffectedJobs([], [])
         with self._context.store.read() as conn:
-            found = {job_id for job_id in self._alerts if project_of(job_id) in changed}
+            affected = {job_id for job_id in self._jobs if project_of(job_id) in changed}
             for project in changed:
-                found.update(filter(self._is_own_shard, jobs.with_alerts(conn, project)))
+                affected.update(filter(self._is_own_shard, jobs.with_alerts(conn, project)))
             stalled = runs.stalled(conn, now_s=self._context.unix_time())
-        of_projects = [key for key in stalled if project_of(key[0]) in changed]
-        own = [key for key in of_projects if self._is_own_shard(key[0])]
-        return AffectedJobs(sorted(found), own)
+        own = [
+            run for run in stalled if project_of(run[0]) in changed and self._is_own_shard(run[0])
+        ]
+        return AffectedJobs(sorted(affected), own)
 
     def runs_pending_by_clock(self) -> list[tuple[str, int]]:
         """Current runs of the shard's jobs with an alert that is pending by the clock alone."""
         with self._context.store.read() as conn:
-            mine = filter(self._is_own_shard, alerts.pending_by_clock(conn))
-            return [(job_id, runs.current_epoch(conn, job_id)) for job_id in mine]
+            pending = filter(self._is_own_shard, alerts.pending_by_clock(conn))
+            return [(job_id, runs.current_epoch(conn, job_id)) for job_id in pending]
 
     def is_pending_by_clock(self, job_id: str) -> bool:
         """Whether the job has an alert that is pending by the clock alone."""
-        job_alerts = self._alerts.get(job_id)
-        return job_alerts is not None and job_alerts.has_pending_by_clock
+        state = self._jobs.get(job_id)
+        return state is not None and state.alerts.has_pending_by_clock
 
     def evict(self, job_id: str) -> None:
         """Drop the state of a job from memory."""
-        self._alerts.pop(job_id, None)
-        self._epochs.pop(job_id, None)
-        self._heard.pop(job_id, None)
-        self._newest_closed.pop(job_id, None)
+        self._jobs.pop(job_id, None)
 
     def evict_all_but(self, job_ids: Collection[str]) -> None:
         """Evict all jobs but these."""
-        for job_id in self._alerts.keys() - set(job_ids):
+        for job_id in self._jobs.keys() - set(job_ids):
             self.evict(job_id)
 
-    def _loaded(self, job_id: str, epoch: int = 0) -> tuple[JobAlerts, list[AlertChange]]:
+    def _loaded(self, job_id: str, epoch: int = 0) -> tuple[_JobState, list[AlertChange]]:
         """The job's alerts; loading them may resolve alerts whose rules were removed meanwhile."""
-        self._heard.pop(job_id, None)
-        if job_id in self._alerts:
-            self._relabel(job_id, max(epoch, self._epochs[job_id]))
-            return self._alerts[job_id], []
+        if known := self._jobs.get(job_id):
+            known.heard, epoch = None, max(epoch, known.epoch)
+            # Also in the same run: its labels may have been edited.
+            with self._context.store.read() as conn:
+                labels = jobs.labels_of_run(conn, job_id, epoch)
+            if labels is not None:  # retention may have removed the run
+                known.alerts.relabel(labels)
+            known.epoch = epoch
+            return known, []
         with self._context.store.read() as conn:
             job = jobs.get(conn, job_id)
             job_alerts = JobAlerts(
@@ -151,17 +165,9 @@ class ShardAlerts:
                 counted_through=newest_counted(conn, job_id),
             )
             rules = self._rules.of(conn, project_of(job_id))
-            self._newest_closed[job_id] = runs.newest_closed(conn, job_id)
-        self._alerts[job_id], self._epochs[job_id] = job_alerts, job.epoch
-        return job_alerts, job_alerts.apply_rules(rules, self._context.unix_time())
-
-    def _relabel(self, job_id: str, epoch: int) -> None:
-        # Also in the same run: its labels may have been edited.
-        with self._context.store.read() as conn:
-            labels = jobs.labels_of_run(conn, job_id, epoch)
-        if labels is not None:  # retention may have removed the run
-            self._alerts[job_id].relabel(labels)
-        self._epochs[job_id] = epoch
+            state = _JobState(job_alerts, job.epoch, runs.newest_closed(conn, job_id))
+        self._jobs[job_id] = state
+        return state, job_alerts.apply_rules(rules, self._context.unix_time())
 
     def _is_own_shard(self, job_id: str) -> bool:
         return shard_of(job_id, self._context.num_shards) == self._shard
@@ -175,7 +181,7 @@ def newest_counted(conn: Connection, job_id: str) -> WindowPosition | None:
 
 
 def _is_counted(conn: Connection, job_id: str, window: WindowSummary) -> bool:
-    """As `WindowFacts.is_counted`: complete, or what it lacks was imputed."""
+    """As `WindowFacts.is_counted`: complete, or its missing operations were imputed."""
     if window.verdict is None or window.state not in ("complete", "incomplete"):
         return False
     is_complete = window.state == "complete"
@@ -198,7 +204,7 @@ class ProjectRules:
 
     def changed(self, versions: Mapping[str, int]) -> list[str]:
         """Projects whose rules have changed since the last call; at first, all with their own."""
-        changed = [each for each in versions if versions[each] != self._versions.get(each)]
+        changed = {project for project, _ in versions.items() - self._versions.items()}
         for project in changed:
             self._known.pop(project, None)
         self._versions = dict(versions)

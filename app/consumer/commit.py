@@ -15,10 +15,11 @@ from app.alerts.rules.evaluation import AlertChange
 from app.consumer.alert_state import ShardAlerts
 from app.consumer.context import ConsumerContext
 from app.consumer.fix_outcomes import follow_fixes
-from app.consumer.run_cache import JobStateUnreadable, LoadedRun, RunCache, RunKey, SilentRanks
+from app.consumer.run_cache import JobStateUnreadable, LoadedRun, RunCache, RunKey
 from app.diagnosis import job_history
 from app.errors import LeaseLost, Unavailable
-from app.ingest.assembly.assembler import SpooledBatch, WindowRevision, pack_spool
+from app.ingest.assembly.assembler import SpooledBatch, pack_spool
+from app.ingest.assembly.windows import WindowRevision
 from app.ingest.queue import EventMessage
 from app.monitor import Observation
 from app.result.brief import brief_of
@@ -29,6 +30,7 @@ from app.store.alerting import alerts, notifications
 from app.store.database import Connection, with_longer_limit
 from app.store.dead_letters import DeadLetter
 from app.store.joint_windows import JudgedResult
+from app.store.runs import SilentRanks
 from app.store.shards import SpoolRow
 from app.store.windows import StepRow, WindowRecord
 
@@ -39,7 +41,7 @@ GroupKey = tuple[str, str]  # job_id, rule
 class WindowOutcome:
     """One revision of one window, and its analysis.
 
-    `judged` is what the job is judged by since it closed; None where that is the same as before.
+    `judged` is the result that the job is judged by since it closed; None: the same as before.
     """
 
     job_id: str
@@ -213,7 +215,7 @@ def save_turns(
         context.note_progress()
         messages += [save_window(conn, context, outcome) for outcome in turn.outcomes]
         for key, silence in turn.silences.items():
-            shards.save_silent_ranks(conn, *key, **silence._asdict())
+            stored_runs.save_silent_ranks(conn, *key, silence)
             messages.append({"event": "job", "job_id": turn.job_id})
         if turn.alerts:
             messages += save_alerts(conn, turn.job_id, turn.alerts)
@@ -229,7 +231,7 @@ def save_turns(
 
 
 def _follow_fixes(conn: Connection, context: ConsumerContext, turn: Turn) -> list[GroupKey]:
-    """What the closed windows show of predicted fixes; the groups whose outcomes are due."""
+    """Follow predicted fixes through the closed windows; the groups whose outcomes are due."""
     windows_after = [(outcome.change.window, outcome.observation) for outcome in turn.outcomes]
     closed = [pair for pair in windows_after if pair[0].state != "open"]
     ended = [changes.run.key[1] for changes in turn.runs.values() if changes.is_closed]

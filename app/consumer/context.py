@@ -33,15 +33,15 @@ class ConsumerContext:
     """Dependencies of one consumer.
 
     `monotonic` times deadlines on this machine, `database_time` the leases that all processes
-    share, and `unix_time` is what is saved. `process` is a name that no other process ever has.
-    `disk` says what is still stored.
+    share, and `unix_time` the times that are saved. `process` is a name that no other process ever
+    has. `disk` says which data are still stored.
     `default_rules` are for projects without alert rules of their own. The dispatcher looks at an
     alert group `group_wait_s` after an alert began or ceased to fire. A rank without batches for
     `silent_after_s` is silent; before a run's first complete step, `start_within_s` if longer.
     `bucket` has the operations that left the database; None where none do. `note_progress` is
     called before each job's part of a turn: that takes seconds, a turn of many jobs minutes.
-    `wake_dispatcher` is called when an alert group was woken, and `shared` has what all shards
-    read alike.
+    `wake_dispatcher` is called when an alert group was woken, and `shared` has the answers that all
+    shards read alike.
     """
 
     store: Store
@@ -66,19 +66,16 @@ class ConsumerContext:
 
     def read_once(self, name: str, question: Callable[[Connection], AnswerT]) -> AnswerT:
         """The answer of the store, which all shards of a round of ticks share."""
-        known = self.shared.answers
-        if known is not None and name in known:
-            shared: AnswerT = known[name]
-            return shared
-        with self.store.read() as conn:
-            answer = question(conn)
-        if known is not None:
-            known[name] = answer
+        answers = {} if self.shared.answers is None else self.shared.answers
+        if name not in answers:
+            with self.store.read() as conn:
+                answers[name] = question(conn)
+        answer: AnswerT = answers[name]
         return answer
 
 
 class SharedReads:
-    """What the shards of one consumer read alike: once a round of their ticks, for all of them."""
+    """Answers that the shards of one consumer read once a round of their ticks, for all of them."""
 
     def __init__(self) -> None:
         self.answers: dict[str, Any] | None = None  # by name; None outside of a round
@@ -98,7 +95,7 @@ class NotifyContext:
     """Dependencies of dispatcher and sender.
 
     `default_rules` are for projects without rules of their own. `base_url` is the address of the
-    pages in the consumer's own settings, None if not set: `pages_url` finds it then. `has_pictures`
+    pages in the consumer's own settings, None if not set: then `pages_url` reads it. `has_pictures`
     says whether receivers can fetch charts from there; `hook` is None without cordons. All timers
     (due, lease, silence) are in `database_time`, which all processes share. Messages wait while one
     of `num_shards` is behind that has their job.

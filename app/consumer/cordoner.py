@@ -1,7 +1,7 @@
 """Calls the operator's cordon hook to take workers and hosts away; in a dry run only audits it.
 
 At most once per firing of an alert. A crash on the way leaves an audit row of the request and none
-of its result: a second call could take away what was just given back.
+of its result: a second call could take away hosts that were just given back.
 """
 
 import threading
@@ -92,11 +92,11 @@ class Cordoner:
         """
         try:
             with self._store.read() as conn:
-                found = hosts.named_by_other_projects(conn, request.project, request.hosts)
+                disputed = hosts.named_by_other_projects(conn, request.project, request.hosts)
         except Unavailable as error:
             log.warning("cordon asked, disputed hosts unknown", reason=str(error))
             return replace(request, disputed_hosts=None)
-        return replace(request, disputed_hosts=sorted(found))
+        return replace(request, disputed_hosts=sorted(disputed))
 
 
 def _audit(conn: Connection, request: CordonRequest, action: str, now_s: float, words: str) -> None:
@@ -104,7 +104,6 @@ def _audit(conn: Connection, request: CordonRequest, action: str, now_s: float, 
         conn,
         project=request.project,
         at_s=now_s,
-        actor=audit.PACELINE,
         action=action,
         object_kind="job",
         object_id=job_of(request.job_id),

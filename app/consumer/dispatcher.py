@@ -8,6 +8,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 
 import structlog
 
@@ -16,23 +17,12 @@ from app.alerts.cordon import CordonRequest, cordon_request_for
 from app.alerts.formats.registry import format_takes, refresh_every_s
 from app.alerts.notice import NoticeGroup
 from app.alerts.picture_links import KEY_NAME, SignedPictureLinks
-from app.alerts.planning import (
-    Draft,
-    DraftKind,
-    LastNotified,
-    NotificationPlan,
-    plan_notifications,
-)
+from app.alerts.planning import Draft, DraftKind, LastNotified, NotificationPlan, plan_notifications
 from app.alerts.receiver import Receiver
 from app.consumer.context import NotifyContext
 from app.consumer.cordoner import Cordoner
 from app.consumer.fix_outcomes import hand_over, write_outcomes
-from app.consumer.group_snapshot import (
-    GroupSnapshot,
-    last_notified,
-    notification_rows,
-    read_snapshot,
-)
+from app.consumer.group_snapshot import GroupSnapshot, notification_rows, read_snapshot
 from app.consumer.sender import write_message
 from app.errors import LeaseLost, SecretsLocked, Unavailable
 from app.store import as_of, jobs, service_state
@@ -137,7 +127,12 @@ class Dispatcher:
             log.info("alerts planned by another", reason=str(error))
             return
         except Unavailable as error:
-            self._postpone(group, error)
+            log.warning("alerts postponed", job=group.job_id, rule=group.rule, reason=str(error))
+            # It is locked or takes too long, and must not delay the others. Raises Unavailable if
+            # the store itself is away.
+            with self._context.store.write() as conn:
+                next_at_s = self._context.database_time(conn) + _CLAIM_S
+                notifications.postpone_group(conn, group, next_at_s=next_at_s)
             return
         except Exception:
             log.exception("alerts not planned", job=group.job_id, rule=group.rule)
@@ -147,16 +142,6 @@ class Dispatcher:
             self._nudge()
         if request is not None and self._cordoner is not None:
             self._cordoner.ask(request)
-
-    def _postpone(self, group: AlertGroup, error: Unavailable) -> None:
-        """Postpone a group that is locked or takes too long, so that it does not delay the others.
-
-        Raises Unavailable if the store itself is away.
-        """
-        log.warning("alerts postponed", job=group.job_id, rule=group.rule, reason=str(error))
-        with self._context.store.write() as conn:
-            now_s = self._context.database_time(conn)
-            notifications.postpone_group(conn, group, next_at_s=now_s + _CLAIM_S)
 
     def _plan_and_write(
         self, conn: Connection, group: AlertGroup, now_s: float
@@ -179,15 +164,15 @@ class Dispatcher:
             _leave(conn, group, next_at_s=now_s + self._context.timing.interval_s)
             return 0, None
         if snapshot.rule is not None and snapshot.rule.on == "fix-outcome":
-            to = snapshot.receivers
-            return write_outcomes(conn, self._context, group, snapshot.rule, to, now_s), None
+            receivers = snapshot.receivers
+            return write_outcomes(conn, self._context, group, snapshot.rule, receivers, now_s), None
         refresh_s = refresh_every_s(receiver.format for receiver in snapshot.receivers)
         plan = plan_notifications(
             snapshot.alerts,
-            last_notified(snapshot.notified),
+            snapshot.notified,
             silences=silences.active(conn, project_of(group.job_id), now_s=now_s),
             inhibited=snapshot.inhibited,
-            # What has waited does not wait for the group's next turn, too.
+            # Messages that have waited do not wait for the group's next turn, too.
             last_at_s=None if was_held else group.last_at_s,
             now_s=now_s,
             timing=replace(self._context.timing, refresh_s=refresh_s),
@@ -250,8 +235,8 @@ def _held_since_s(
 ) -> float | None:
     """Since when the group is held after this plan.
 
-    Also once all is processed, while an alert that began meanwhile is about to be over: that it
-    began is not told any more, so its end has to be told as one that was missed.
+    Also once all is processed, while an alert that began meanwhile is about to be over: its
+    beginning is not notified any more, so its end has to be notified as one that was missed.
     """
     if is_behind:
         return group.held_since_s or now_s
@@ -311,22 +296,14 @@ class Sending:
         conn, group = self.conn, self.group
         name, _ = jobs.name_and_labels(conn, group.job_id)
         base_url = self.context.pages_url(conn)
-        links = _picture_links(conn, self.context, base_url)
+        links: SignedPictureLinks | None = None
+        if base_url is not None and self.context.has_pictures:
+            try:
+                links = SignedPictureLinks(base_url, service_state.find_or_make_key(conn, KEY_NAME))
+            except SecretsLocked as error:
+                log.warning("messages without pictures", reason=str(error))
         times_s = self.as_of_s, group.held_since_s
         return NoticeGroup(group.job_id, name, group.rule, base_url, links, *times_s)
-
-
-def _picture_links(
-    conn: Connection, context: NotifyContext, base_url: str | None
-) -> SignedPictureLinks | None:
-    if base_url is None or not context.has_pictures:
-        return None
-    try:
-        key = service_state.find_or_make_key(conn, KEY_NAME)
-    except SecretsLocked as error:
-        log.warning("messages without pictures", reason=str(error))
-        return None
-    return SignedPictureLinks(base_url, key)
 
 
 def notify_new_receivers(sending: Sending, snapshot: GroupSnapshot, plan: NotificationPlan) -> int:
@@ -336,23 +313,19 @@ def notify_new_receivers(sending: Sending, snapshot: GroupSnapshot, plan: Notifi
     conn, group = sending.conn, sending.group
     since_s = notifications.new_receivers(conn, group.job_id, group.rule, now_s=sending.now_s)
     num_messages = 0
-    for receiver in (each for each in snapshot.receivers if each.endpoint_id in since_s):
-        draft = plan.for_new_receiver(
-            last_notified(snapshot.notified), since_s[receiver.endpoint_id]
-        )
-        written = sending.write([receiver], [] if draft is None else [draft])
-        num_messages += written.num_by_kind.total()
+    for receiver in snapshot.receivers:
+        if receiver.endpoint_id in since_s:
+            draft = plan.for_new_receiver(snapshot.notified, since_s[receiver.endpoint_id])
+            written = sending.write([receiver], [] if draft is None else [draft])
+            num_messages += written.num_by_kind.total()
     return num_messages
-
-
-_AT_REST = ("resolved", "lapsed")
 
 
 def newly_firing(plan: NotificationPlan, notified: Mapping[str, LastNotification]) -> set[str]:
     """Alerts that have begun to fire, without a notification or cordon request since."""
     known = {fingerprint for fingerprint, row in notified.items() if row.kind != "resolved"}
-    fired = {each for draft in plan.drafts for each, news in draft.news.items() if news == "firing"}
-    return fired - known
+    news = chain.from_iterable(draft.news.items() for draft in plan.drafts)
+    return {fingerprint for fingerprint, kind in news if kind == "firing"} - known
 
 
 def save_notified(
@@ -368,7 +341,7 @@ def save_notified(
     A firing without any message stays due, for receivers to come; a resolution without one does
     not. For the alerts `asked` about, the cordon hook was called, and is not called again.
     """
-    known = {alert for alert, row in snapshot.notified.items() if row.kind not in _AT_REST}
+    known = {alert for alert, row in snapshot.notified.items() if not row.is_at_rest}
     after: dict[str, LastNotified] = {}
     for fingerprint, last in plan.notified.items():
         # A repeat without this alert counts for it, too: else it would be repeated each time.

@@ -1,14 +1,14 @@
-"""What the closed windows of a turn show of a job's predicted fixes, in the turn's transaction.
+"""Follows a job's predicted fixes through the closed windows of a turn, in its transaction.
 
-A job without predictions costs one query for each turn that closes a window. Windows that come
+A job without predictions costs one query per turn that closes a window. Windows that come
 again, revised or after a crash, change nothing twice: each counts once, by its place. A revision
 of a window older than those that were looked at already predicts nothing.
 
-Receivers are notified once of what a fix has achieved: predicted against achieved, in one sentence.
+Receivers are notified once of a fix's outcome: predicted against achieved, in one sentence.
 An outcome is no alert: nothing fires or resolves. Its message passes the rule, silences and
 receivers as an alert of the rule would. It is marked as notified in the transaction that writes it.
-Where its rule is gone by then, the job's next rule on outcomes takes it over; without one, nobody
-is notified.
+Where its rule is gone by then, the job's next rule on outcomes takes it over; without one, no
+receiver is notified.
 """
 
 import hashlib
@@ -57,7 +57,7 @@ def follow_fixes(
     closed: Sequence[tuple[Window, Observation]],
     ended: Sequence[int],
 ) -> list[tuple[str, str]]:
-    """Save what closed windows and `ended` runs (epochs) show of the job's predicted fixes.
+    """Follow the job's predicted fixes through closed windows and `ended` runs (epochs).
 
     The top fix of a straggling window is followed from then on. Returns the alert group (job, rule)
     in which a new outcome is to be notified, if there is one.
@@ -67,19 +67,20 @@ def follow_fixes(
     records = fixes.live(conn, job_id, now_s=context.unix_time())
     num_due = 0
     for window, observation in closed:
-        live = [each for each in records if each.tracked.is_live]
+        live = [record for record in records if record.tracked.is_live]
         has_top = observation.result.advice is not None
         if live or has_top:
             # Before this window is one of those that were looked at.
             newest = fixes.newest_place(conn, job_id) if has_top else None
-            tracked, top = _after_window([each.tracked for each in live], window, observation)
+            tracked, top = _after_window([record.tracked for record in live], window, observation)
             records = _saved(conn, context, live, tracked)
             num_due += _num_due(records)
             if top is not None and _is_news(top.tracked, records, newest):
                 records = _with_new(conn, context, job_id, records, top)
     for epoch in ended:
-        live = [each for each in records if each.tracked.is_live]
-        records = _saved(conn, context, live, [finish_run(each.tracked, epoch) for each in live])
+        live = [record for record in records if record.tracked.is_live]
+        after = [finish_run(record.tracked, epoch) for record in live]
+        records = _saved(conn, context, live, after)
         num_due += _num_due(records)
     rule = _rule_of(conn, context, job_id) if num_due else None
     return [] if rule is None else [(job_id, rule)]
@@ -111,8 +112,8 @@ def _is_news(new: Tracked, records: Sequence[FixRecord], newest: tuple[int, int]
     place = new.epoch, new.first_step
     if newest is None or place > newest:
         return True
-    again = [each.tracked for each in records if each.tracked.fix == new.fix]
-    return place == newest and any((each.epoch, each.first_step) == place for each in again)
+    again = [record.tracked for record in records if record.tracked.fix == new.fix]
+    return place == newest and any((fix.epoch, fix.first_step) == place for fix in again)
 
 
 def _saved(
@@ -121,21 +122,20 @@ def _saved(
     records: Sequence[FixRecord],
     after: Sequence[Tracked],
 ) -> list[FixRecord]:
-    """The records with what became of them; its notification is due if a rule says so."""
-    found = []
+    """The records after a window or run; a notification is due if a rule says so."""
+    saved = []
     for record, tracked in zip(records, after, strict=True):
-        if tracked == record.tracked:
-            found.append(record)
-            continue
-        new = record.with_tracked(tracked)
-        if tracked.state == "measured" and _rule_of(conn, context, record.job_id) is not None:
-            new = replace(new, notice="due")
-        found.append(fixes.save(conn, new, now_s=context.unix_time()))
-    return found
+        if tracked != record.tracked:
+            record = record.with_tracked(tracked)
+            if tracked.state == "measured" and _rule_of(conn, context, record.job_id) is not None:
+                record = replace(record, notice="due")
+            record = fixes.save(conn, record, now_s=context.unix_time())
+        saved.append(record)
+    return saved
 
 
 def _num_due(records: Sequence[FixRecord]) -> int:
-    return sum(each.notice == "due" for each in records)
+    return sum(record.notice == "due" for record in records)
 
 
 def _with_new(
@@ -146,15 +146,15 @@ def _with_new(
     new: Prediction,
 ) -> list[FixRecord]:
     """The records with a prediction of the window itself; none while that fix is being measured."""
-    same = [each for each in records if each.tracked.fix == new.tracked.fix]
-    if any(each.tracked.state == "applied" for each in same):
+    same = [record.tracked for record in records if record.tracked.fix == new.tracked.fix]
+    if any(tracked.state == "applied" for tracked in same):
         return list(records)
     try:
-        record = fixes.save_prediction(conn, job_id, new, now_s=context.unix_time())
+        saved = fixes.save_prediction(conn, job_id, new, now_s=context.unix_time())
     except Conflict as error:  # it is followed already
         log.info("fix not predicted again", job=job_id, reason=str(error))
         return list(records)
-    return [*(each for each in records if each.fix_id != record.fix_id), record]
+    return [*(record for record in records if record.fix_id != saved.fix_id), saved]
 
 
 def _rule_of(conn: Connection, context: ConsumerContext | NotifyContext, job_id: str) -> str | None:
@@ -182,10 +182,8 @@ def write_outcomes(
     """
     if not rule.is_for(job_of(group.job_id)):
         hand_over(conn, context, group, now_s)
-        refreshed_at_s = group.refreshed_at_s
-        notifications.release(
-            conn, group, next_at_s=None, last_at_s=None, refreshed_at_s=refreshed_at_s
-        )
+        at_rest = {"next_at_s": None, "last_at_s": None, "refreshed_at_s": group.refreshed_at_s}
+        notifications.release(conn, group, **at_rest)
         return 0
     due = fixes.due_notices(conn, group.job_id)
     name, of_job = jobs.name_and_labels(conn, group.job_id)
@@ -233,6 +231,9 @@ def hand_over(conn: Connection, context: NotifyContext, group: AlertGroup, now_s
 def _notice(record: FixRecord, group: NoticeGroup, rule: Rule, now_s: float) -> Notice:
     key = f"{group.key}:{KIND}:{record.fix_id}"
     tracked, job = record.tracked, job_of(group.job_id)
+    title = formatting.bidi_isolated(record.prediction.title)
+    note = "" if tracked.note is None else f" Note: {tracked.note}."
+    over = formatting.plural(len(tracked.windows), "window")
     return Notice(
         notice_id=hashlib.sha256(key.encode()).hexdigest()[:_ID_CHARS],
         kind=KIND,
@@ -244,17 +245,9 @@ def _notice(record: FixRecord, group: NoticeGroup, rule: Rule, now_s: float) -> 
         severity=rule.severity,
         at_s=now_s,
         sentence=f"{job}: {record.prediction.sentence}.",
-        sub=_measured_sentence(record),
+        sub=f"The fix: {title}. Both are ratios of simulated steps, measured over {over}.{note}",
         page_url=group.page_url(tracked.windows[0].window_id if tracked.windows else None),
         runbook_url=rule.runbook_url,
         base_url=group.base_url,
         group_labels=group.labels | {"subject": tracked.fix},
     )
-
-
-def _measured_sentence(record: FixRecord) -> str:
-    tracked = record.tracked
-    title = formatting.bidi_isolated(record.prediction.title)
-    note = "" if tracked.note is None else f" Note: {tracked.note}."
-    over = formatting.plural(len(tracked.windows), "window")
-    return f"The fix: {title}. Both are ratios of simulated steps, measured over {over}.{note}"

@@ -15,8 +15,7 @@ from app.errors import LeaseLost, Unavailable
 from app.store import retention
 from app.store.database import Store
 from app.store.retention import RetentionLimits
-from app.store.shrinking.dead_rows import vacuum_tables
-from app.store.shrinking.file_size import give_back_free_pages
+from app.store.shrinking.dead_rows import give_back_free_pages, vacuum_tables
 from app.store.shrinking.thinning import ThinningDays
 
 log = structlog.get_logger()
@@ -68,7 +67,7 @@ class Janitor:
         A vacuum of PostgreSQL may take longer. It ends when `stop` is set.
 
         Raises:
-            LeaseLost: another process is at it.
+            LeaseLost: another process is sweeping.
             StoreUnavailable: the database does not answer.
         """
         until_s = self._monotonic() + _TURN_S

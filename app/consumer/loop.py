@@ -21,7 +21,6 @@ from app.errors import DiskFull, LeaseLost, QueueUnavailable, Unavailable
 from app.ingest.queue import Entry
 from app.ingest.wire.body import EXTENSIONS
 from app.store import as_of, runs, shards
-from app.store.database import Connection
 
 log = structlog.get_logger()
 
@@ -108,7 +107,7 @@ class Consumer:
         self._turned_s = self._context.monotonic()
 
     def _note_taken(self) -> None:
-        """Save for each shard up to when all of it is taken, for those who judge by absence."""
+        """Save up to when all of every shard is taken: missing data are judged by that."""
         now_s = self._context.monotonic()
         if now_s < self._next_as_of_s:
             return
@@ -160,9 +159,10 @@ class Consumer:
             self._next_tick_s = min(self._next_tick_s, now_s + _TICK_S)
         for entry in entries:
             by_shard[entry.shard].append(entry)
-        for shard, mine in by_shard.items():
-            more_waits = self._context.queue.backlog(shard) > len(mine)
-            self._run_fenced(shard, partial(ShardWork.take, entries=mine, more_waits=more_waits))
+        for shard, of_shard in by_shard.items():
+            more_waits = self._context.queue.backlog(shard) > len(of_shard)
+            take = partial(ShardWork.take, entries=of_shard, more_waits=more_waits)
+            self._run_fenced(shard, take)
 
     def _run_fenced(self, shard: int, action: Callable[[ShardWork], None]) -> None:
         if shard not in self._shards:
@@ -200,6 +200,7 @@ class Leases:
         self._lock = threading.Lock()  # no lease is renewed while it is released
         self._are_released = False
         self._renewed_s = -math.inf
+        self._heartbeat = partial(shards.heartbeat, owner=name, knows=EXTENSIONS)
 
     def refresh(self) -> None:
         """Renew held shards, release those above the fair share, acquire free ones."""
@@ -207,14 +208,26 @@ class Leases:
         self._are_released, began_s = False, context.monotonic()
         with context.store.write() as conn:
             now_s = context.database_time(conn)
-            self._heartbeat(conn, now_s, context.lease_s, has_turned=self.has_turned)
+            self._heartbeat(conn, now_s=now_s, lease_s=context.lease_s, has_turned=self.has_turned)
             num_live = max(1, shards.count_live(conn, now_s=now_s))
             fair = -(-context.num_shards // num_live)
-            for shard in list(self.held):
-                self._renew(conn, shard, keep=len(self.held) <= fair, now_s=now_s)
+            lease = {"now_s": now_s, "lease_s": context.lease_s}
+            for shard, fence in list(self.held.items()):
+                try:
+                    if len(self.held) > fair:
+                        shards.release(conn, shard, fence)
+                        raise LeaseLost(f"shard {shard} goes to another consumer")
+                    shards.renew(conn, shard, self._name, fence, **lease)
+                except LeaseLost as reason:
+                    log.info("shard given up", shard=shard, reason=str(reason))
+                    del self.held[shard]
             for shard in range(context.num_shards):
-                if shard not in self.held and len(self.held) < fair:
-                    self._acquire(conn, shard, now_s)
+                if shard in self.held or len(self.held) >= fair:
+                    continue
+                acquired = shards.acquire(conn, shard, self._name, **lease)
+                if acquired is not None:
+                    log.info("shard taken", shard=shard, fence=acquired)
+                    self.held[shard] = acquired
         self.has_turned = False
         self._renewed_s = began_s
 
@@ -231,41 +244,16 @@ class Leases:
             if self._are_released:
                 return
             now_s = context.database_time(conn)
-            self._heartbeat(conn, now_s, context.lease_s)
             lease = {"now_s": now_s, "lease_s": context.lease_s}
+            self._heartbeat(conn, now_s=now_s, lease_s=context.lease_s)
             for shard, fence in list(self.held.items()):
                 with suppress(LeaseLost):
                     shards.renew(conn, shard, self._name, fence, **lease)
 
-    def _heartbeat(
-        self, conn: Connection, now_s: float, lease_s: float, *, has_turned: bool = False
-    ) -> None:
-        shards.heartbeat(
-            conn, self._name, now_s=now_s, lease_s=lease_s, knows=EXTENSIONS, has_turned=has_turned
-        )
-
-    def _renew(self, conn: Connection, shard: int, *, keep: bool, now_s: float) -> None:
-        context, fence = self._context, self.held[shard]
-        try:
-            if not keep:
-                shards.release(conn, shard, fence)
-                raise LeaseLost(f"shard {shard} goes to another consumer")
-            shards.renew(conn, shard, self._name, fence, now_s=now_s, lease_s=context.lease_s)
-        except LeaseLost as reason:
-            log.info("shard given up", shard=shard, reason=str(reason))
-            del self.held[shard]
-
-    def _acquire(self, conn: Connection, shard: int, now_s: float) -> None:
-        lease_s = self._context.lease_s
-        fence = shards.acquire(conn, shard, self._name, now_s=now_s, lease_s=lease_s)
-        if fence is not None:
-            log.info("shard taken", shard=shard, fence=fence)
-            self.held[shard] = fence
-
     def release_all(self, *, for_good: bool = True) -> None:
         """Release all shards, so that others need not wait for the leases to lapse.
 
-        Until the next `refresh`, nobody counts on this consumer; `for_good`, it is forgotten.
+        Until the next `refresh`, this consumer counts as dead; `for_good`, its row is deleted.
         """
         with self._lock:
             self._are_released = True
@@ -275,7 +263,7 @@ class Leases:
                 if for_good:
                     shards.forget_consumer(conn, self._name)
                 else:
-                    self._heartbeat(conn, self._context.database_time(conn), 0.0)
+                    self._heartbeat(conn, now_s=self._context.database_time(conn), lease_s=0.0)
             self.held.clear()
 
 

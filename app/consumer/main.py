@@ -199,9 +199,9 @@ def _open_context(settings: Settings, stack: ExitStack) -> ConsumerContext:
     stack.callback(store.close)
     queue = RedisReader(settings.redis_url)
     stack.callback(queue.close)
-    found = (*queue.weaknesses(), *durability_weaknesses(store))
-    refuse_weaknesses(found, allow_lossy=settings.allow_lossy)
-    for sentence in found:
+    weaknesses = (*queue.weaknesses(), *durability_weaknesses(store))
+    refuse_weaknesses(weaknesses, allow_lossy=settings.allow_lossy)
+    for sentence in weaknesses:
         log.warning("data may be lost, as allowed", reason=sentence)
     announcer = RedisAnnouncer(settings.redis_url)
     stack.callback(announcer.close)

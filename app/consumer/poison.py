@@ -43,7 +43,7 @@ class PoisonTracker:
     """Finds entries of one shard that kill the process which works on them.
 
     Consumers die for other reasons, too, and then all that waits has been delivered several times.
-    So what counts against an entry is a process that ended while it worked on it: that is saved
+    So only a process that ended while it worked on an entry counts against it: that is saved
     before, for all such entries at once; those that such a process leaves are tried by job, then
     alone, and one that goes on to kill is poison. A store that is unavailable kills no process.
     """

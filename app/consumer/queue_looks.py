@@ -1,4 +1,4 @@
-"""When the entries of one shard came, by what its consumer sees in the queue every second.
+"""Arrival times of the entries of one shard, by its consumer's look at the queue every second.
 
 Entries have times in their ids, but by another machine's clock, which may jump: here it is only
 their order that counts.
@@ -18,8 +18,8 @@ class _Look(NamedTuple):
 class QueueLooks:
     """The looks at one shard's queue that still matter; times are monotonic.
 
-    All that came up to `taken_s` is taken. Until `has_caught_up`, what an earlier consumer left
-    waits, and nobody here knows for how long.
+    All entries that came up to `taken_s` are taken. Until `has_caught_up`, entries of an earlier
+    consumer may wait, for a time that is not known.
     """
 
     def __init__(self, now_s: float) -> None:

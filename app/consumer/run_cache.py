@@ -11,7 +11,7 @@ from functools import partial
 from hashlib import sha1
 from itertools import zip_longest
 from math import inf
-from typing import Any, NamedTuple
+from typing import Any
 
 import structlog
 
@@ -38,7 +38,7 @@ from app.store import as_of, hosts, jobs, runs, shards, windows
 from app.store.database import Connection, with_longer_limit
 from app.store.joint_windows import RecentResults
 from app.store.objects import moves
-from app.store.runs import IngestCounts
+from app.store.runs import IngestCounts, SilentRanks
 from app.trace.job import shard_of
 from app.trace.ops import OpTypes
 
@@ -49,18 +49,6 @@ RunKey = tuple[str, int]  # job_id, epoch
 # earlier ones have been reported.
 MAX_START_RATIO = 2
 _DIGEST_BITS = 63  # beside the sign
-
-
-class SilentRanks(NamedTuple):
-    """Ranks that send no batches while others do, or since when no rank does; Unix times.
-
-    `silent_workers` are the workers of these ranks, as RankTracker numbers them.
-    """
-
-    silent_ranks: tuple[int, ...] = ()
-    silent_workers: tuple[int, ...] = ()
-    silent_since_s: float | None = None
-    stalled_since_s: float | None = None
 
 
 NONE_SILENT = SilentRanks()
@@ -241,16 +229,17 @@ def load_run(conn: Connection, context: ConsumerContext, key: RunKey) -> LoadedR
     since_s = runs.starting_since(conn, *key, within_s=MAX_START_RATIO * context.start_within_s)
     waited_s = max(0.0, context.unix_time() - since_s)
     turn = max([assembler.turn, *(turn for turn, _ in rows)])
-    saved = SilentRanks(*shards.load_silent_ranks(conn, *key))
     return LoadedRun(
         key,
         assembler,
         runs.load(conn, *key),
         turn,
-        RankWatch(now_s, activity.registered_s, known, activity.last_data_s, saved, waited_s),
+        RankWatch(
+            now_s, activity.registered_s, known, activity.last_data_s, activity.silence, waited_s
+        ),
         _history(conn, key),
         RecentResults(context.store, *key),
-        saved,
+        activity.silence,
         now_s,
         activity.last_step,
     )
@@ -276,11 +265,11 @@ def _stored_operations(context: ConsumerContext, key: RunKey, first_step: int) -
     job_id, epoch = key
     context.note_progress()  # a turn may revise several large windows
     with context.store.snapshot() as conn:
-        found = moves.find(conn, job_id, f"{epoch}-{first_step}")
+        operations = moves.find(conn, job_id, f"{epoch}-{first_step}")
         remainders = windows.remainders(conn, job_id, epoch, first_step)
     try:
-        # Windows that may be revised do not move: it is there by chance, and nobody waits for it.
-        rounded = moves.fetch(context.bucket, found)
+        # Windows that may be revised do not move; of one that has, the bucket is not waited for.
+        rounded = moves.fetch(context.bucket, operations)
     except ObjectStorageUnavailable as error:
         raise LookupError(str(error)) from error
     if rounded is None:
@@ -391,7 +380,7 @@ class RunCache:
         self.looks.look(oldest=oldest, newest=newest, now_s=now_s)
 
     def _forget_gone(self, newest: str) -> None:
-        """No job waits for what a server lost that was wiped: its ids may begin again."""
+        """Drop entries that a wiped server has lost: no job waits for them, ids may begin again."""
         if not self.stuck_entries:
             return
         oldest = self._context.queue.oldest(self._shard)
@@ -401,7 +390,7 @@ class RunCache:
                 del self.stuck_entries[entry_id]
 
     def heard_of_s(self, job_id: str) -> float:
-        """Up to when all that the job has sent is taken: what it could not send is not missing."""
+        """Up to when all data of the job are taken; data that it could not send are not missing."""
         return self._held_s.get(job_id, self.looks.taken_s)
 
     def due(self) -> list[RunKey]:
@@ -448,14 +437,14 @@ class RunCache:
         self._next_listen_s = now_s + CHECK_SILENCE_EVERY_S
         listened_s, self._listened_s = self._listened_s, now_s
         if self._runs and not (self.looks.has_caught_up and self.looks.taken_s >= listened_s):
-            return {}  # ranks may only seem silent: what they sent waits since before the last time
+            return {}  # ranks may only seem silent: their data wait since before the last check
         self.has_listened = True
-        found: dict[str, dict[RunKey, SilentRanks]] = defaultdict(dict)
+        by_job: dict[str, dict[RunKey, SilentRanks]] = defaultdict(dict)
         self._note_processed()
         for key, run in self._runs.items():
             if not self.is_excused(key):
-                found[key[0]][key] = self._silence(run, now_s)
-        return found
+                by_job[key[0]][key] = self._silence(run, now_s)
+        return by_job
 
     def is_excused(self, key: RunKey) -> bool:
         """Whether workers of the run may have sent what could not be taken until now."""
@@ -474,11 +463,13 @@ class RunCache:
 
     def note_saved(self, news: Mapping[RunKey, SilentRanks]) -> None:
         """Note that these silent ranks have been saved."""
-        for key, each in news.items():
+        for key, silence in news.items():
             if key in self._runs:
-                self._runs[key].saved_silence = each
-            log.info("silent ranks saved", job=key[0], epoch=key[1], ranks=len(each.silent_ranks),
-                     stalled=each.stalled_since_s is not None)  # fmt: skip
+                self._runs[key].saved_silence = silence
+            ranks, is_stalled = len(silence.silent_ranks), silence.stalled_since_s is not None
+            log.info(
+                "silent ranks saved", job=key[0], epoch=key[1], ranks=ranks, stalled=is_stalled
+            )
 
     def _of_shard(self, keys: Iterable[RunKey]) -> list[RunKey]:
         num_shards = self._context.num_shards
@@ -501,25 +492,22 @@ class RunCache:
         unix_s = self._context.unix_time()
         tracker = run.assembler.tracker
         never_seen = tracker.unseen_ranks() if run.rank_watch.has_begun else ()
-        found = run.rank_watch.silent_ranks(now_s, unix_s, self._timeout_s(run), never_seen)
-        workers = tracker.workers(found.silent_ranks)
-        found = found._replace(silent_workers=tuple(workers.values()))
-        if found.silent_ranks and run.saved_silence.silent_ranks:  # since the first of them
-            found = found._replace(silent_since_s=run.saved_silence.silent_since_s)
-        return found
+        silence = run.rank_watch.silent_ranks(now_s, unix_s, self._timeout_s(run), never_seen)
+        workers = tracker.workers(silence.silent_ranks)
+        silence = silence._replace(silent_workers=tuple(workers.values()))
+        if silence.silent_ranks and run.saved_silence.silent_ranks:  # since the first of them
+            silence = silence._replace(silent_since_s=run.saved_silence.silent_since_s)
+        return silence
 
     def _timeout_s(self, run: LoadedRun) -> float:
         least_s, longest_s = self._context.silent_after_s, run.assembler.longest_span_s
-        if longest_s is None and run.assembler.closed_through == NO_STEP:
-            return self._start_timeout_s(run)  # no step has been complete so far, and none given up
-        span_s = longest_s or 0.0
-        return min(max(least_s, TIMEOUT_STEP_SPANS * span_s), MAX_TIMEOUT_RATIO * least_s)
-
-    def _start_timeout_s(self, run: LoadedRun) -> float:
-        """Loading a checkpoint and compiling may take a large job many minutes."""
-        least_s = self._context.silent_after_s
+        if longest_s is not None or run.assembler.closed_through != NO_STEP:
+            span_s = TIMEOUT_STEP_SPANS * (longest_s or 0.0)
+            return min(max(least_s, span_s), MAX_TIMEOUT_RATIO * least_s)
+        # No step has been complete so far, and none given up.
         if run.saved_silence == NONE_SILENT and self._context.monotonic() - self._since_s < least_s:
             return inf  # older registrations may have reached this consumer only now
+        # Loading a checkpoint and compiling may take a large job many minutes.
         return max(least_s, self._context.start_within_s)
 
 

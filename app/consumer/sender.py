@@ -8,7 +8,7 @@ to receivers whose key is not here stay in the outbox, for senders that have it.
 
 import hashlib
 import threading
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
 from functools import cache
@@ -21,7 +21,7 @@ from app.alerts.formats import slack
 from app.alerts.formats.registry import render_notice
 from app.alerts.labels import Silence
 from app.alerts.notice import Message, Notice, NoticeKind
-from app.alerts.planning import silenced_until
+from app.alerts.planning import LastNotifiedKind, silenced_until
 from app.alerts.receiver import (
     GONE_STATUS,
     SETTINGS_RECEIVER_ID,
@@ -37,7 +37,8 @@ from app.store import audit, projects
 from app.store.alerting import deliveries, notifications, outbox
 from app.store.alerting import receivers as stored_receivers
 from app.store.alerting import silences as stored_silences
-from app.store.alerting.notifications import LastNotification, NotifiedKind
+from app.store.alerting.deliveries import DeliveryAttempt
+from app.store.alerting.notifications import LastNotification
 from app.store.alerting.outbox import Delivery
 from app.store.database import Connection
 from app.trace.job import DEFAULT_PROJECT, project_of
@@ -95,12 +96,12 @@ class OutboxSender:
         self._pool.shutdown(wait=True)
 
     def send_due(self) -> int:
-        """Begin the due attempts, each in a thread; returns their number.
+        """Begin the due attempts, every one in its own thread; returns their number.
 
         Raises:
             StoreUnavailable: the outbox cannot be read.
         """
-        self._under_way = {each for each in self._under_way if not each.done()}
+        self._under_way = {attempt for attempt in self._under_way if not attempt.done()}
         room = MAX_AT_ONCE - len(self._under_way)
         due = self._claim(room) if room else []
         for delivery, receiver, now_s in due:
@@ -124,9 +125,9 @@ class OutboxSender:
             )
             # Read the time again: a silence may have begun while we waited for locks.
             due = drop_silenced(conn, claimed, self._context.database_time(conn))
-            receivers = stored_receivers.of_ids(conn, [each.endpoint_id for each in due])
+            receivers = stored_receivers.of_ids(conn, [delivery.endpoint_id for delivery in due])
             _explain_waiting(conn, now_s)
-        return [(each, receivers[each.endpoint_id], now_s) for each in due]
+        return [(delivery, receivers[delivery.endpoint_id], now_s) for delivery in due]
 
     def _attempt(self, delivery: Delivery, receiver: Receiver, now_s: float) -> None:
         try:
@@ -160,15 +161,10 @@ class OutboxSender:
     ) -> None:
         with self._context.store.write() as conn:
             now_s = self._context.database_time(conn)
-            deliveries.add_attempt(
-                conn,
-                delivery.delivery_id,
-                delivery.attempt,
-                began_s,
-                answer.took_s,
-                answer.status,
-                answer.detail,
+            attempt = DeliveryAttempt(
+                delivery.attempt, began_s, answer.took_s, answer.status, answer.detail
             )
+            deliveries.add_attempt(conn, delivery.delivery_id, attempt)
             if answer.is_success:
                 # The receiver first: claiming locks in this order.
                 stored_receivers.mark_succeeded(conn, delivery.endpoint_id, now_s)
@@ -216,15 +212,42 @@ class OutboxSender:
             now_s=now_s,
         )
         if reason is not None:
-            disable_receiver(conn, self._context, delivery, receiver, reason, now_s)
+            self._disable(conn, delivery, receiver, reason, now_s)
+
+    def _disable(
+        self, conn: Connection, delivery: Delivery, receiver: Receiver, reason: str, now_s: float
+    ) -> None:
+        """Disable the receiver that has just failed, unless it is disabled; notify the others.
+
+        Its queued messages fail when they are claimed.
+        """
+        if not stored_receivers.disable(conn, receiver.endpoint_id, reason=reason, now_s=now_s):
+            return
+        log.error("receiver disabled", receiver=receiver.endpoint_id, reason=reason)
+        for project in _projects_of(conn, delivery, receiver):
+            audit.add(
+                conn,
+                project=project,
+                at_s=now_s,
+                action="endpoint.disable",
+                object_kind="endpoint",
+                object_id=receiver.endpoint_id,
+                detail={"name": receiver.name, "reason": reason},
+            )
+            base_url = self._context.pages_url(conn)
+            notice = _unhealthy_notice(base_url, receiver, project, reason, now_s)
+            for other in stored_receivers.of_alerts(conn, project):
+                if other.is_enabled and other.endpoint_id != receiver.endpoint_id:
+                    write_message(conn, notice, other)
 
 
 def _explain_waiting(conn: Connection, now_s: float) -> None:
-    """Tell operators and readers which messages wait for a key that is not here."""
-    for endpoint_id, why in stored_receivers.without_key(conn).items():
-        number = outbox.note_why_waiting(conn, endpoint_id, why, now_s=now_s)
+    """Log and save which messages wait for a key that is not here."""
+    for endpoint_id, reason in stored_receivers.without_key(conn).items():
+        number = outbox.note_why_waiting(conn, endpoint_id, reason, now_s=now_s)
         if number:
-            log.warning("alerts wait for a key", receiver=endpoint_id, messages=number, reason=why)
+            waiting = {"receiver": endpoint_id, "messages": number, "reason": reason}
+            log.warning("alerts wait for a key", **waiting)
 
 
 def _message(delivery: Delivery, receiver: Receiver) -> Message:
@@ -274,7 +297,7 @@ def drop_silenced(conn: Connection, claimed: Sequence[Delivery], now_s: float) -
             dropped.append(held)
     unsent = [held for held in dropped if not _mark_unsent(conn, held)]
     # Last, and in the order in which groups are locked everywhere.
-    for held in sorted(dropped, key=lambda each: (each.job_id, each.rule)):
+    for held in sorted(dropped, key=lambda held: (held.job_id, held.rule)):
         if held in unsent:
             notifications.clear_last_notified(
                 conn, held.job_id, held.rule, at_s=held.delivery.created_s
@@ -290,43 +313,34 @@ def _silenced_delivery(
     if delivery.job_id is None or delivery.rule is None or delivery.kind not in _ALERT_KINDS:
         return None
     notified = notifications.last_notifications(conn, delivery.job_id, delivery.rule)
-    mine = {each: notified[each] for each in delivery.fingerprints if each in notified}
-    labels = {fingerprint: row.labels for fingerprint, row in mine.items()}
+    news = {mark: notified[mark] for mark in delivery.fingerprints if mark in notified}
+    labels = {mark: row.labels for mark, row in news.items()}
     until = silenced_until(labels, silences, now_s)
     if not until:
         return None
-    replan_at_s = min(until.values()) if len(until) == len(mine) else now_s
-    return _SilencedDelivery(delivery, delivery.job_id, delivery.rule, mine, replan_at_s)
+    replan_at_s = min(until.values()) if len(until) == len(news) else now_s
+    return _SilencedDelivery(delivery, delivery.job_id, delivery.rule, news, replan_at_s)
 
 
 def _mark_unsent(conn: Connection, held: _SilencedDelivery) -> bool:
-    """Make the alerts due again; True if another receiver may have got the same news."""
-    at_s = held.delivery.created_s
-    sent = deliveries.fingerprints_sent(conn, held.job_id, held.rule, written_s=at_s)
-    notifications.save_notifications(
-        conn, held.job_id, held.rule, _due_again(at_s, held.notified, sent)
-    )
-    return bool(sent)
-
-
-def _due_again(
-    at_s: float, notified: Mapping[str, LastNotification], sent: Collection[str]
-) -> dict[str, LastNotification]:
-    """Last notifications that make the news of this time due again.
+    """Make the news of the message due again; True if another receiver may have got the same news.
 
     An alert that some receiver knows to fire counts as notified long ago: it is repeated while it
     fires, and its resolution is sent, to all receivers, since others may have got their message.
     An alert that no receiver knows is news if it still fires. Alerts with a later message are
     left out.
     """
+    at_s = held.delivery.created_s
+    sent = deliveries.fingerprints_sent(conn, held.job_id, held.rule, written_s=at_s)
     due_again = {}
-    for fingerprint, row in notified.items():
+    for fingerprint, row in held.notified.items():
         if row.kind in _ALERT_KINDS and row.at_s == at_s:
             is_unknown = row.first_at_s == at_s and fingerprint not in sent
             is_news = is_unknown and row.kind == "firing"
-            kind: NotifiedKind = "lapsed" if is_news else "firing"
+            kind: LastNotifiedKind = "lapsed" if is_news else "firing"
             due_again[fingerprint] = replace(row, kind=kind, at_s=0.0)
-    return due_again
+    notifications.save_notifications(conn, held.job_id, held.rule, due_again)
+    return bool(sent)
 
 
 def write_message(
@@ -339,60 +353,16 @@ def write_message(
         # The other receivers may have formats that work.
         log.exception("message not written", receiver=receiver.endpoint_id)
         return "failed"
-    added = outbox.add(
-        conn,
-        endpoint_id=receiver.endpoint_id,
-        notice_id=notice.notice_id,
-        job_id=job_id,
-        rule=notice.rule,
-        kind=notice.kind,
-        message=message,
-        fingerprints=notice.about,
-        listed=[alert.fingerprint for alert in notice.alerts],
-        now_s=notice.at_s,
-        project=notice.project,
-    )
+    added = outbox.add(conn, notice, message, receiver.endpoint_id, job_id)
     return "known" if added is None else "written"
-
-
-def disable_receiver(
-    conn: Connection,
-    context: NotifyContext,
-    delivery: Delivery,
-    receiver: Receiver,
-    reason: str,
-    now_s: float,
-) -> None:
-    """Disable the receiver that has just failed, unless it is disabled; notify the others.
-
-    Its queued messages fail when they are claimed.
-    """
-    if not stored_receivers.disable(conn, receiver.endpoint_id, reason=reason, now_s=now_s):
-        return
-    log.error("receiver disabled", receiver=receiver.endpoint_id, reason=reason)
-    for project in _projects_of(conn, delivery, receiver):
-        audit.add(
-            conn,
-            project=project,
-            at_s=now_s,
-            actor=audit.PACELINE,
-            action="endpoint.disable",
-            object_kind="endpoint",
-            object_id=receiver.endpoint_id,
-            detail={"name": receiver.name, "reason": reason},
-        )
-        notice = _unhealthy_notice(context.pages_url(conn), receiver, project, reason, now_s)
-        for other in stored_receivers.of_alerts(conn, project):
-            if other.is_enabled and other.endpoint_id != receiver.endpoint_id:
-                write_message(conn, notice, other)
 
 
 def _projects_of(conn: Connection, delivery: Delivery, receiver: Receiver) -> list[str]:
     """The receiver's project; all projects for the receiver of the settings."""
     if receiver.project is not None:
         return [receiver.project]
-    of_it = DEFAULT_PROJECT if delivery.job_id is None else project_of(delivery.job_id)
-    return sorted({of_it, *projects.names(conn)})
+    own = DEFAULT_PROJECT if delivery.job_id is None else project_of(delivery.job_id)
+    return sorted({own, *projects.names(conn)})
 
 
 def _unhealthy_notice(

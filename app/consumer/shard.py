@@ -24,22 +24,17 @@ from app.consumer.alert_state import ShardAlerts
 from app.consumer.commit import RunTurn, ShardLease, Turn, TurnCommitter, WindowOutcome
 from app.consumer.context import ConsumerContext
 from app.consumer.poison import PoisonTracker, split_by_memory
-from app.consumer.run_cache import (
-    JobStateUnreadable,
-    LoadedRun,
-    RunCache,
-    RunKey,
-    SilentRanks,
-    silence_facts,
-)
+from app.consumer.run_cache import JobStateUnreadable, LoadedRun, RunCache, RunKey, silence_facts
 from app.errors import LeaseLost, PacelineError, Unavailable
-from app.ingest.assembly.assembler import RunAssembler, SpooledBatch, WindowRevision
+from app.ingest.assembly.assembler import RunAssembler, SpooledBatch
+from app.ingest.assembly.windows import WindowRevision
 from app.ingest.queue import Entry, entry_order
 from app.ingest.wire import codec
 from app.monitor import observe
 from app.store import exits, jobs, shards
 from app.store import runs as stored_runs
 from app.store.dead_letters import DeadLetter
+from app.store.runs import SilentRanks
 from app.trace.exits import end_sentence
 from app.trace.job import shard_of
 
@@ -78,9 +73,9 @@ class ShardWork:
         """
         entries = list(entries)
         self._more_waits = more_waits
-        if known := [each.entry_id for each in entries if each.entry_id in self._committed]:
+        if known := [entry.entry_id for entry in entries if entry.entry_id in self._committed]:
             self._context.queue.done(self._shard, known)  # the acknowledgement was lost
-        new = [each for each in entries if each.entry_id not in self._committed]
+        new = [entry for entry in entries if entry.entry_id not in self._committed]
         suspects = [entry for entry in new if self._poison.is_suspect(entry)]
         others = [entry for entry in new if not self._poison.is_suspect(entry)]
         for part in split_by_memory(others):
@@ -142,7 +137,7 @@ class ShardWork:
         by_job: dict[str, list[Entry]] = defaultdict(list)
         for entry in entries:
             by_job[entry.job_id].append(entry)
-        actions = {job_id: partial(self._take, mine) for job_id, mine in by_job.items()}
+        actions = {job_id: partial(self._take, of_job) for job_id, of_job in by_job.items()}
         for job_id in self._committer.run_turns(actions):
             for entry in by_job[job_id]:
                 self._take_alone(entry)
@@ -153,10 +148,11 @@ class ShardWork:
             self._add(turn, entry)
         if turn.runs:
             turn.alerts += self._alerts.load(turn.job_id)
-        for each in list(turn.runs.values()):
-            settle = self._assembler(each).settle
-            changes = settle(self._runs.heard_of_s(turn.job_id), tells_open=not self._more_waits)
-            self._observe(turn, each, changes)
+        now_s = self._runs.heard_of_s(turn.job_id)
+        for run_turn in list(turn.runs.values()):
+            assembler = self._assembler(run_turn)
+            revisions = assembler.settle(now_s, tells_open=not self._more_waits)
+            self._observe(turn, run_turn, revisions)
 
     def _add(self, turn: Turn, entry: Entry) -> None:
         try:
@@ -170,17 +166,17 @@ class ShardWork:
             log.error("entry unreadable", entry=entry.entry_id, job=entry.job_id, reason=str(error))
             turn.letters.append(dead_letter(entry, str(error), self._context.unix_time()))
             return
-        each = turn.of(run)
+        changes = turn.of(run)
         now_s, unix_s = self._context.monotonic(), self._context.unix_time()
         waited_s = now_s - self._runs.looks.came_s(entry.entry_id, now_s)
         added = run.add(batch, plain, now_s, unix_s, waited_s)
         if added.verdict != "new":
             return
-        each.taken.append(SpooledBatch(entry.body, added.dropped))
-        each.received_s = max(each.received_s, entry.received_s)
-        each.came_s = max(each.came_s, unix_s - waited_s)
-        each.spooled_through = max(each.spooled_through, added.last_step)
-        each.newest_step = run.last_step
+        changes.taken.append(SpooledBatch(entry.body, added.dropped))
+        changes.received_s = max(changes.received_s, entry.received_s)
+        changes.came_s = max(changes.came_s, unix_s - waited_s)
+        changes.spooled_through = max(changes.spooled_through, added.last_step)
+        changes.newest_step = run.last_step
 
     def _take_alone(self, entry: Entry) -> None:
         """Take an entry that failed among others; after _MAX_ATTEMPTS it is a dead letter."""
@@ -250,10 +246,10 @@ class ShardWork:
             if has_ended:
                 context.announcer.announce({"event": "job", "job_id": job_id})
 
-    def _assembler(self, each: RunTurn) -> RunAssembler:
-        """The run's assembler, told whether there is room for the operations of its windows."""
-        each.run.assembler.keeps_ops = self._context.disk.stores_operations
-        return each.run.assembler
+    def _assembler(self, changes: RunTurn) -> RunAssembler:
+        """The run's assembler, which keeps operations of windows only where the disk has room."""
+        changes.run.assembler.keeps_ops = self._context.disk.stores_operations
+        return changes.run.assembler
 
     def _run_alert_turns(
         self, job_ids: Iterable[str], changes_of: Callable[[str], list[AlertChange]]
@@ -267,33 +263,33 @@ class ShardWork:
         """Save changes of the silent ranks; alerts are evaluated for the newest run."""
         runs = {key: self._runs.get(key) for key in silent}
         turn.silences = {
-            key: each for key, each in silent.items() if each != runs[key].saved_silence
+            key: silence for key, silence in silent.items() if silence != runs[key].saved_silence
         }
         newest = max(silent)
         turn.alerts += self._alerts.silence(newest, silence_facts(runs[newest], silent[newest]))
 
-    def _observe(self, turn: Turn, each: RunTurn, changes: list[WindowRevision]) -> None:
+    def _observe(self, turn: Turn, changes: RunTurn, revisions: list[WindowRevision]) -> None:
         try:
-            self._observe_all(turn, each, changes)
+            self._observe_all(turn, changes, revisions)
         finally:
             # Neither in a transaction, which it would keep open, nor beside another attempt.
-            wait([change.packing for change in changes if change.packing is not None])
-        for change in changes:
-            change.finish_packing()
+            wait([revision.packing for revision in revisions if revision.packing is not None])
+        for revision in revisions:
+            revision.finish_packing()
 
-    def _observe_all(self, turn: Turn, each: RunTurn, changes: list[WindowRevision]) -> None:
-        job_id = each.run.key[0]
-        for change in changes:
+    def _observe_all(self, turn: Turn, changes: RunTurn, revisions: list[WindowRevision]) -> None:
+        run, job_id = changes.run, turn.job_id
+        for revision in revisions:
             self._context.note_progress()
-            observation = observe(change.window, each.run.history, now_s=self._context.unix_time())
-            if change.window.state != "open" and observation.recent is not None:
-                each.run.history = each.run.history.extended(observation.recent)
-                each.has_history = True
-            if change.window.state == "open":
-                turn.outcomes.append(WindowOutcome(job_id, change, observation))
+            observation = observe(revision.window, run.history, now_s=self._context.unix_time())
+            if revision.window.state == "open":
+                turn.outcomes.append(WindowOutcome(job_id, revision, observation))
                 continue
-            judged = each.run.recent.add(observation.result)
-            turn.outcomes.append(WindowOutcome(job_id, change, observation, judged))
+            if observation.recent is not None:
+                run.history = run.history.extended(observation.recent)
+                changes.has_history = True
+            judged = run.recent.add(observation.result)
+            turn.outcomes.append(WindowOutcome(job_id, revision, observation, judged))
             recent = None if judged is None else judged.result
             turn.alerts += self._alerts.window(job_id, replace(observation.facts, recent=recent))
 
@@ -304,11 +300,9 @@ _MAX_ATTEMPTS = 2  # of one process, at an entry that fails without killing it
 def dead_letter(entry: Entry, reason: str, now_s: float) -> DeadLetter:
     """The entry as a dead letter."""
     epoch, num_ops = None, 0
-    try:
+    with suppress(PacelineError):  # one that is unreadable is dead for that reason
         batch = codec.parse_entry(codec.open_entry(entry.body))
         epoch, num_ops = batch.epoch, codec.num_ops_of_entry(batch)
-    except PacelineError:
-        pass  # unreadable: that is why it is dead
     return DeadLetter(
         job_id=entry.job_id,
         epoch=epoch,

@@ -1,8 +1,8 @@
 """Ends a consumer's process that hangs in one job's work, and none that is only slow.
 
-The log then has every thread's traceback, the supervisor restarts the process, and the entry that
-caused it is found by its trials. On a starved machine the same work takes ten times as long by the
-clock, but no more of the processor; so that is what counts.
+The log then has every thread's traceback, the supervisor restarts the process, and its trials show
+which entry caused it. On a starved machine the same work takes ten times as long by the clock, but
+no more processor time: that counts.
 """
 
 import faulthandler

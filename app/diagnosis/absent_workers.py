@@ -6,24 +6,23 @@ times. Three readings of the others need it, and are withheld:
 - a stage is long because its only recorded dp rank is slow, or its only dp rank is slow because the
   stage is long: these look alike;
 - collectives of its dp group may take long because all wait for it;
-- a suspicion that blames nobody else.
+- a suspicion that blames only absent workers.
 """
 
 import numpy as np
 from numpy.typing import NDArray
 
 from app.diagnosis.case import Case
-from app.diagnosis.detector import Suspicion, plural
+from app.diagnosis.detector import Suspicion
+from app.diagnosis.suspicions import deny
+from app.formatting import plural
 from app.result import causes
 from app.result.finding import RuledOut
 
-# A worker that is absent from more than this share of the steps counts as unknown.
-_MOST = 0.5
-
 
 def absent_from_most(case: Case) -> NDArray[np.bool_]:
-    """[dp, pp], workers that are absent from most of the window's steps."""
-    return np.asarray(case.report.is_absent.mean(axis=2) > _MOST)
+    """[dp, pp], workers that are absent from most of the window's steps: they count as unknown."""
+    return np.asarray(case.report.is_absent.mean(axis=2) > 0.5)
 
 
 def doubted_by_absence(case: Case, suspicion: Suspicion) -> RuledOut | None:
@@ -34,24 +33,21 @@ def doubted_by_absence(case: Case, suspicion: Suspicion) -> RuledOut | None:
     absent = absent_from_most(case)
     if workers and all(absent[worker] for worker in workers):
         reason = f"it blames only {_named(case, absent)}, of which nothing was recorded"
-        return _withheld(suspicion, reason)
+        return deny(suspicion, reason, insufficient=True)
     if (stage := _lone_stage(case, suspicion, absent)) is not None:
-        return _withheld(
-            suspicion,
+        reason = (
             f"of stage {stage} only one dp rank was recorded, as {_named(case, absent)} "
-            f"{_is(absent)} missing: a long stage and a slow GPU there look alike",
+            f"{_is(absent)} missing: a long stage and a slow GPU there look alike"
         )
+        return deny(suspicion, reason, insufficient=True)
     if suspicion.evidence.get("only_collectives"):
         ever = np.asarray(case.report.is_absent.any(axis=2))
         stages = sorted({stage for _, stage in workers})
         absent = np.zeros_like(ever)
         absent[:, stages] = ever[:, stages]
         if absent.any():
-            return _withheld(
-                suspicion,
-                f"all ranks of the group may be waiting for {_named(case, absent)}, which "
-                f"{_is(absent)} missing",
-            )
+            reason = f"all ranks of the group may be waiting for {_named(case, absent)}, which "
+            return deny(suspicion, f"{reason}{_is(absent)} missing", insufficient=True)
     return None
 
 
@@ -63,7 +59,7 @@ def _lone_stage(case: Case, suspicion: Suspicion, absent: NDArray[np.bool_]) -> 
     ):
         return None
     num_known = (~absent).sum(axis=0)
-    stages = {each.stage for each in suspicion.culprits if each.stage is not None}
+    stages = {culprit.stage for culprit in suspicion.culprits if culprit.stage is not None}
     return next((stage for stage in sorted(stages) if num_known[stage] < 2), None)
 
 
@@ -79,7 +75,3 @@ def _named(case: Case, absent: NDArray[np.bool_]) -> str:
 
 def _is(absent: NDArray[np.bool_]) -> str:
     return "is" if absent.sum() == 1 else "are"
-
-
-def _withheld(suspicion: Suspicion, reason: str) -> RuledOut:
-    return RuledOut(suspicion.cause, reason, insufficient=True, score=suspicion.score)

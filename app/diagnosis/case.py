@@ -1,7 +1,7 @@
 """One window as evidence and detectors see it: its replay, its report and the job's history.
 
 `Case` holds them, and what is computed of them: an evidence function is marked with `evidence` and
-answers once for each case.
+answers once a case.
 """
 
 from collections.abc import Callable, Iterable
@@ -21,12 +21,7 @@ from app.diagnosis.features import (
     work_signals,
 )
 from app.diagnosis.finding import Hosts, Worker, group_culprits, with_ranks
-from app.diagnosis.job_history import (
-    ExtendedHistory,
-    History,
-    extended_history,
-    onset_in_history,
-)
+from app.diagnosis.job_history import ExtendedHistory, History, extended_history, onset_in_history
 from app.diagnosis.statistics.persistence import Onset
 from app.engine.replays import WindowReplay
 from app.engine.report import Report
@@ -115,30 +110,30 @@ class Case:
 
     @cached_property
     def forward(self) -> Pace | None:
-        """Every worker's forward computations in each step; None where some has none."""
+        """Every worker's forward computations in a step; None where some has none."""
         return self._pace(lambda group: group.forward)
 
     @cached_property
     def backward(self) -> Pace | None:
-        """Every worker's backward computations in each step; None where some has none."""
+        """Every worker's backward computations in a step; None where some has none."""
         return self._pace(lambda group: group.backward)
 
     @cached_property
     def host_numbers(self) -> Ints:
-        """[dp, pp], a number for each host in the order of names, -1 where unknown."""
+        """[dp, pp], the host of every worker by its place in the order of names, -1 if unknown."""
         hosts = self.replay.window.hosts
         numbers = {host: number for number, host in enumerate(sorted(set(hosts.values())))}
-        found = np.full((self.parallelism.dp_size, self.parallelism.pp_size), -1, np.int64)
+        of_workers = np.full((self.parallelism.dp_size, self.parallelism.pp_size), -1, np.int64)
         for worker, host in hosts.items():
-            found[worker] = numbers[host]
-        return found
+            of_workers[worker] = numbers[host]
+        return of_workers
 
     @cached_property
     def signals(self) -> dict[str, Floats]:
         """{name: [steps, dp, pp]}, the signals that every group has (features.py)."""
         of_groups = [group_signals(group) for group in self.groups]
-        names = [name for name in SIGNAL_NAMES if all(name in found for found in of_groups)]
-        return {name: self._in_order([found[name] for found in of_groups]) for name in names}
+        names = [name for name in SIGNAL_NAMES if all(name in signals for signals in of_groups)]
+        return {name: self._in_order([signals[name] for signals in of_groups]) for name in names}
 
     @cached_property
     def new_history(self) -> History:
@@ -151,7 +146,7 @@ class Case:
         return extended_history(self.history, self.new_history)
 
     def onset_of(self, badness: Floats) -> Onset:
-        """`onset_in_history` of badness [n], computed once for each array."""
+        """`onset_in_history` of badness [n], computed once an array."""
         key = "onset", id(badness)
         if key not in self.answers:
             # The array is kept as well, so that its id stays its own.
@@ -181,14 +176,14 @@ class Case:
 
 
 def evidence(compute: Callable[[Case, *Ts], AnswerT]) -> Callable[[Case, *Ts], AnswerT]:
-    """The function, which answers once for each case and other arguments, which are hashable."""
+    """The function, which answers once a case and other arguments, which are hashable."""
 
     @wraps(compute)
     def answer(case: Case, *args: *Ts) -> AnswerT:
         key = compute, args
         if key not in case.answers:
             case.answers[key] = compute(case, *args)
-        found: AnswerT = case.answers[key]
-        return found
+        result: AnswerT = case.answers[key]
+        return result
 
     return answer

@@ -1,6 +1,7 @@
 """Diagnosis of a window: causes, culprits, onsets and costs.
 
-Read `diagnose` first. Detectors are found in app/diagnosis/detectors, one cause a class.
+Read `diagnosis_of` first, then `_concluded`. Detectors are in app/diagnosis/detectors, one cause a
+class.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -14,43 +15,28 @@ from msgspec import structs
 from app.diagnosis.absent_workers import doubted_by_absence
 from app.diagnosis.calibration import calibrated
 from app.diagnosis.case import Case
-from app.diagnosis.detector import (
-    CostFigures,
-    Detector,
-    Suspicion,
-    names_of,
-    percent,
-    sentence_and_parts,
-)
+from app.diagnosis.detector import Detector, Suspicion, names_of, sentence_parts
 from app.diagnosis.detectors import all_detectors
-from app.diagnosis.detectors.silent_worker import silent_worker
-from app.diagnosis.evidence.fingerprint import (
-    arrivals_of,
-    coverage,
-    fingerprint,
-    unexplained_share,
-)
+from app.diagnosis.detectors.silent_worker import SilentWorker
+from app.diagnosis.evidence.fingerprint import arrivals_of, coverage, fingerprint, unexplained_share
 from app.diagnosis.evidence.job_changes import job_changes
 from app.diagnosis.evidence.late_workers import LateWorker, late_workers, wait_cost
 from app.diagnosis.fidelity import (
     MIN_COST,
-    as_independent,
-    doubted_by_fidelity,
     fidelity_of,
+    with_note,
     with_unexplained,
+    withheld_by_fidelity,
 )
 from app.diagnosis.finding import MIN_SCORE
-from app.diagnosis.job_history import (
-    History,
-    Suspected,
-    onset_by_earlier_windows,
-)
+from app.diagnosis.job_history import History, Suspected, onset_by_earlier_windows
 from app.diagnosis.repair import Repair
 from app.diagnosis.statistics.persistence import Onset
 from app.diagnosis.suspicions import (
     MIN_CULPRIT_COST,
     SuspicionCosts,
     cost_after_other_repairs,
+    deny,
     doubted_by_clocks,
     drop_cheap_culprits,
     drop_explained,
@@ -59,11 +45,13 @@ from app.diagnosis.suspicions import (
 from app.diagnosis.unexplained import unexplained_loss
 from app.engine.replays import WindowReplay
 from app.engine.report import Report
+from app.formatting import percent
 from app.result import causes
 from app.result.arrivals import ArrivalsRecord
 from app.result.causes import CAUSES, SILENT_WORKER
-from app.result.finding import Finding, RuledOut
+from app.result.finding import HIDDEN_COST, OLD_HIDDEN_COST, Finding, RuledOut
 from app.result.window_result import Fingerprint, JobChange, Unexplained, WindowResult
+from app.result.words import sentence_of
 from app.trace.window import Window
 
 DETECTORS = all_detectors(by_arrivals=False)
@@ -116,24 +104,29 @@ _IN_RESULT = (
 
 
 def diagnose(replay: WindowReplay, report: Report, history: History) -> Diagnosis:
-    """Find or rule out every cause.
+    """Name or rule out every cause."""
+    return diagnosis_of(Case(replay, report, history))
 
-    Detectors that use arrivals alone count only where the others leave waiting unexplained.
+
+def diagnosis_of(case: Case) -> Diagnosis:
+    """The same of a case, which keeps all that is computed of it.
+
+    Detectors ask it for evidence. Those that use arrivals alone count only where the others leave
+    waiting unexplained.
     """
-    case = Case(replay, report, history)
-    suspicions, ruled_out = _suspected(case, DETECTORS)
-    findings, denied = _concluded(case, suspicions, ruled_out)
+    suspicions, denied_first = _suspected(case, DETECTORS)
+    findings, denied = _concluded(case, suspicions, denied_first)
     late, not_late = _suspected(case, ARRIVALS_DETECTORS)
     late = [suspicion for suspicion in late if not _is_among(suspicion, suspicions)]
     if late and _leaves_waiting(case, findings):
-        with_late, denied_with_late = _concluded(case, [*suspicions, *late], ruled_out)
+        with_late, denied_with_late = _concluded(case, [*suspicions, *late], denied_first)
         if with_late is None:
             denied += [answer for answer in denied_with_late if answer.cause == causes.LATE_HOST]
         else:
             suspicions, findings, denied = [*suspicions, *late], with_late, denied_with_late
     elif late:
         reason = "the time that others wait for late ranks is explained by other causes"
-        not_late += [RuledOut(doubted.cause, reason, score=doubted.score) for doubted in late]
+        not_late += [deny(suspicion, reason) for suspicion in late]
     return _diagnosis(case, findings, [*denied, *not_late], suspicions)
 
 
@@ -155,53 +148,57 @@ def _leaves_waiting(case: Case, findings: tuple[Finding, ...] | None) -> bool:
 Conclusion = tuple[tuple[Finding, ...] | None, list[RuledOut]]
 
 
-def _concluded(case: Case, suspicions: list[Suspicion], ruled_out: list[RuledOut]) -> Conclusion:
-    """Findings, most costly first, and causes ruled out.
+def _concluded(case: Case, suspicions: list[Suspicion], denied: list[RuledOut]) -> Conclusion:
+    """From suspicions to findings, most costly first, and causes ruled out: one step a line.
 
     Where the replay is far from the record, only causes that do not depend on what it leaves out
-    are found; None where there is none.
+    are named; findings are None where there is none.
     """
     suspicions, explained = drop_explained(case, suspicions)
+    suspicions, doubts = _without_doubted(case, suspicions)
+    costs = suspicion_costs(case, suspicions)
+    fidelity = fidelity_of(case, costs.blamed_s)
+    withheld = withheld_by_fidelity(case, suspicions, costs, fidelity)
+    of_record = with_unexplained(costs, fidelity)
+    answers = [
+        doubt or _judged(case, suspicions, of_record, index) for index, doubt in enumerate(withheld)
+    ]
+    named = [answer for answer in answers if isinstance(answer, Finding)]
+    findings = sorted((with_note(case, finding, fidelity) for finding in named), key=_rank)
+    denied = [*denied, *explained, *doubts]
+    denied += [answer for answer in answers if isinstance(answer, RuledOut)]
+    return None if fidelity.is_low and not findings else tuple(findings), denied
+
+
+def _without_doubted(
+    case: Case, suspicions: Sequence[Suspicion]
+) -> tuple[list[Suspicion], list[RuledOut]]:
+    """The suspicions that hold, and the reasons against the others, before any is replayed."""
     doubts = [
         doubted_by_absence(case, suspicion) or doubted_by_clocks(case, suspicion)
         for suspicion in suspicions
     ]
-    ruled_out = [*ruled_out, *explained, *(doubt for doubt in doubts if doubt is not None)]
-    suspicions = list(compress(suspicions, [doubt is None for doubt in doubts]))
-    cost = suspicion_costs(case, suspicions)
-    seen = fidelity_of(case, cost.blamed_s)
-    of_record = with_unexplained(cost, seen) if seen.is_low else cost
-    findings = []
-    for index, suspicion in enumerate(suspicions):
-        is_replayed = seen.is_low and suspicion.cause != SILENT_WORKER
-        doubt = doubted_by_fidelity(case, suspicion, cost, index, seen) if is_replayed else None
-        answer = doubt or _judged(case, suspicions, of_record, index)
-        if isinstance(answer, RuledOut):
-            ruled_out.append(answer)
-        else:
-            recorded_s = case.report.recorded_s
-            findings.append(as_independent(answer, seen, recorded_s) if is_replayed else answer)
+    kept = list(compress(suspicions, [doubt is None for doubt in doubts]))
+    return kept, [doubt for doubt in doubts if doubt is not None]
 
-    # Silent workers, of which all else is unknown, then most costly first; unknown costs are 0.
-    def rank(finding: Finding) -> tuple[bool, float, float, str]:
-        is_other = finding.cause != SILENT_WORKER
-        return is_other, -(finding.cost or 0.0), -finding.score, finding.cause
 
-    findings.sort(key=rank)
-    return None if seen.is_low and not findings else tuple(findings), ruled_out
+def _rank(finding: Finding) -> tuple[bool, float, float, str]:
+    """Silent workers, of which all else is unknown, then by cost; unknown costs are 0."""
+    is_other = finding.cause != SILENT_WORKER
+    return is_other, -(finding.cost or 0.0), -finding.score, finding.cause
 
 
 def _diagnosis(
     case: Case,
     findings: tuple[Finding, ...] | None,
-    ruled_out: Iterable[RuledOut],
+    answers: Iterable[RuledOut],
     suspicions: Sequence[Suspicion],
 ) -> Diagnosis:
-    causes_found = {finding.cause for finding in findings or ()}
-    named = [suspicion for suspicion in suspicions if suspicion.cause in causes_found]
-    # Each cause once, without those found.
+    named_causes = {finding.cause for finding in findings or ()}
+    named = [suspicion for suspicion in suspicions if suspicion.cause in named_causes]
+    # Each cause once, without those of findings.
     denied: dict[str, RuledOut] = {}
-    for answer in ruled_out:
+    for answer in answers:
         denied.setdefault(answer.cause, answer)
     changes = tuple(
         structs.replace(change, culprits=tuple(map(case.with_rank, change.culprits)))
@@ -209,7 +206,7 @@ def _diagnosis(
     )
     return Diagnosis(
         findings,
-        tuple(answer for answer in denied.values() if answer.cause not in causes_found),
+        tuple(answer for answer in denied.values() if answer.cause not in named_causes),
         fingerprint(case),
         changes,
         replace(case.new_history, suspected=_suspected_steps(case, suspicions)),
@@ -217,59 +214,68 @@ def _diagnosis(
         unexplained_share=unexplained_share(case, findings or ()),
         coverage=coverage(case),
         unexplained=None if findings is None else unexplained_loss(case, named, findings),
-        repairs={found.cause: found.repair for found in named if found.repair is not None},
+        repairs={
+            suspicion.cause: suspicion.repair for suspicion in named if suspicion.repair is not None
+        },
     )
 
 
 def without_steps(window: Window) -> tuple[tuple[Finding, ...] | None, tuple[RuledOut, ...]]:
     """Findings, and causes ruled out, where no step could be replayed.
 
-    Only a silent worker can be found; otherwise findings are None.
+    Only a silent worker can be named; otherwise findings are None.
     """
-    answer = silent_worker(window)
+    answer = SilentWorker().detect_in(window)
     all_ = dict.fromkeys(detector.cause for detector in (*DETECTORS, *ARRIVALS_DETECTORS))
     others = (cause for cause in all_ if cause != answer.cause)
     no_step = "no step of the window could be replayed"
     ruled_out = [RuledOut(cause, no_step, insufficient=True) for cause in others]
     if isinstance(answer, RuledOut):
         return None, (answer, *ruled_out)
-    costs = CostFigures(None, answer.onset_step, answer.persistence)
-    return (_finding(answer, costs, answer.confidence, answer.evidence),), tuple(ruled_out)
+    finding = _finding(answer, answer.onset, answer.confidence, answer.evidence)
+    return (finding,), tuple(ruled_out)
 
 
 def _finding(
-    suspicion: Suspicion, costs: CostFigures, confidence: float, evidence: Mapping[str, Any]
+    suspicion: Suspicion,
+    onset: Onset,
+    confidence: float,
+    evidence: Mapping[str, Any],
+    cost: float | None = None,
+    cost_range: tuple[float, float] | None = None,
 ) -> Finding:
-    sentence, parts = sentence_and_parts(suspicion, costs)
-    return Finding(
+    steps = evidence.get("steps") or ()
+    finding = Finding(
         cause=suspicion.cause,
         score=suspicion.score,
         confidence=confidence,
         culprits=suspicion.culprits,
-        onset_step=costs.onset_step,
-        end_step=costs.end_step,
-        persistence=costs.persistence,
-        cost=costs.cost,
-        cost_range=costs.cost_range,
+        onset_step=onset.onset_step,
+        onset_by_step=int(steps[0]) if steps and onset.onset_step is None else None,
+        end_step=onset.end_step,
+        persistence=onset.persistence,
+        cost=cost,
+        cost_range=cost_range,
         evidence=evidence,
-        sentence=sentence,
-        parts=parts,
+        sentence="",
+        parts=sentence_parts(suspicion),
         basis=suspicion.basis,
     )
+    return structs.replace(finding, sentence=sentence_of(finding))
 
 
 def _suspected(case: Case, detectors: Sequence[Detector]) -> tuple[list[Suspicion], list[RuledOut]]:
-    suspicions, ruled_out = [], []
+    suspicions, denied = [], []
     for detector in detectors:
         answer = detector.detect(case)
         if isinstance(answer, RuledOut):
-            ruled_out.append(answer)
+            denied.append(answer)
         elif answer.score < MIN_SCORE:
             reason = f"its score of {answer.score:.2f} is below {MIN_SCORE}"
-            ruled_out.append(RuledOut(answer.cause, reason, score=answer.score))
+            denied.append(deny(answer, reason))
         else:
             suspicions.append(drop_cheap_culprits(case, answer))
-    return suspicions, ruled_out
+    return suspicions, denied
 
 
 def _judged(
@@ -282,35 +288,26 @@ def _judged(
     if share is not None and share < least and cost_range is None:
         later = _cost_after_others(case, suspicions, index)
         if later is None:
-            return RuledOut(
-                suspicion.cause,
-                f"it costs only {percent(max(share, 0.0))} of the job's GPU time",
-                score=suspicion.score,
-                figures={"cost": share},
-            )
+            reason = f"it costs only {percent(max(share, 0.0))} of the job's GPU time"
+            return deny(suspicion, reason, cost=share)
         share = max(share, 0.0)
     if cost_range is not None and _is_healthy_wait(suspicion, share, cost_range):
         low, high = (percent(end) for end in cost_range)
-        return RuledOut(
-            suspicion.cause,
+        reason = (
             f"the others wait for {names_of(suspicion.culprits)}, which costs {low} to {high} of "
-            "the job's GPU time: healthy GPUs differ by as much",
-            insufficient=True,
-            score=suspicion.score,
-            figures={"least_cost": cost_range[0], "most_cost": cost_range[1]},
+            "the job's GPU time: healthy GPUs differ by as much"
         )
-    onset = _onset(case, suspicion)
-    costs = CostFigures(
-        share, onset.onset_step, onset.persistence, later, cost_range, onset.end_step
-    )
+        figures = {"least_cost": cost_range[0], "most_cost": cost_range[1]}
+        return deny(suspicion, reason, insufficient=True, **figures)
     evidence = {**_places(case, suspicion), **suspicion.evidence}
     evidence["share_of_loss"] = (
         None if suspicion.is_cost_recorded else _share_of_loss(case, cost, index)
     )
     if later is not None:
-        evidence["cost_once_others_are_mended"] = later
+        evidence[HIDDEN_COST] = evidence[OLD_HIDDEN_COST] = later
     figure = calibrated(suspicion.cause, suspicion.confidence)
-    return _finding(suspicion, costs, min(figure, suspicion.max_confidence), evidence)
+    sure, onset = min(figure, suspicion.max_confidence), _onset(case, suspicion)
+    return _finding(suspicion, onset, sure, evidence, share, cost_range)
 
 
 # Healthy GPUs differ by 1 to 3 %, and all wait for the slowest one.
@@ -378,25 +375,26 @@ def _onset(case: Case, suspicion: Suspicion) -> Onset:
     """Onset and persistence given by the detector, else read from its badness."""
     history, badness = case.extended_history, suspicion.badness
     shown = Onset(None, None) if badness is None else case.onset_of(badness)
-    onset_step = shown.onset_step if suspicion.onset_step is None else suspicion.onset_step
+    given = suspicion.onset
+    onset_step = shown.onset_step if given.onset_step is None else given.onset_step
     is_known = badness is not None and np.isfinite(badness[: history.num_before]).any()
     if onset_step is None and not is_known and suspicion.cause != SILENT_WORKER:
         first = next(iter(suspicion.evidence.get("steps", ())), int(case.steps[0]))
         onset_step = onset_by_earlier_windows(history, suspicion.cause, first)
-    end_step = shown.end_step if suspicion.end_step is None else suspicion.end_step
-    return Onset(onset_step, suspicion.persistence or shown.persistence, end_step)
+    end_step = shown.end_step if given.end_step is None else given.end_step
+    return Onset(onset_step, given.persistence or shown.persistence, end_step)
 
 
 def _suspected_steps(case: Case, suspicions: Iterable[Suspicion]) -> dict[str, Suspected]:
     """What later windows have to know of the causes that this one shows."""
     newest = int(case.steps[-1])
-    found: dict[str, Suspected] = {}
+    suspected: dict[str, Suspected] = {}
     for suspicion in suspicions:
         onset = _onset(case, suspicion)
         last = newest if onset.end_step is None else onset.end_step
         steps = suspicion.evidence.get("steps") or (last,)
-        found[suspicion.cause] = onset.onset_step, min(last, int(steps[-1]))
-    return found
+        suspected[suspicion.cause] = onset.onset_step, min(last, int(steps[-1]))
+    return suspected
 
 
 def _share_of_loss(case: Case, cost: SuspicionCosts, index: int) -> float | None:

@@ -1,16 +1,16 @@
 """Computations of a group of steps by worker, micro-batch and step; signals of every worker.
 
-An item is one micro-batch in one model chunk. A detector asks the case for what it needs; each
-figure is computed once, when it is first asked for:
+An item is one micro-batch in one model chunk. A detector asks the case for what it needs; a figure
+is computed once, when it is first asked for:
 
     case.forward.mean_s, .least_s          [steps, dp, pp], a worker's computations in a step
     case.signals["compute_s"]              [steps, dp, pp], see below
     for group in case.groups:              steps of equal structure (app.engine.replays)
-        group.forward.duration_s           [dp, pp, items, steps], each computation
+        group.forward.duration_s           [dp, pp, items, steps], all computations
         group.forward.rows                 [pp, items, parts], the template's rows behind them
         group.positions                    positions of the group's steps in `case.steps`
 
-Signals are kept as the job's history, so that later windows show a change:
+Signals are stored as the job's history, so that later windows show a change:
 
 | name | seconds, [steps, dp, pp] |
 | --- | --- |
@@ -58,6 +58,11 @@ class Computations:
     chunk: Ints
     microbatch: Ints
 
+    @property
+    def items(self) -> Ints:
+        """[items], one number an item, ascending with chunk and micro-batch."""
+        return (self.chunk << 32) + self.microbatch
+
     @cached_property
     def shared(self) -> Ints:
         """[shared items], the items that every stage has."""
@@ -67,16 +72,29 @@ class Computations:
     def duration_s(self) -> Floats:
         """[dp, pp, shared items, steps], seconds."""
         own_s, rows = self.replayer.durations.recorded_s, self.rows[:, self.shared]
-        found = own_s[rows[:, :, 0]]
+        total_s = own_s[rows[:, :, 0]]
         for part in range(1, rows.shape[2]):
             row = rows[:, :, part]
-            found += np.where((row >= 0)[..., None], own_s[row], 0.0)
-        sizes = (*found.shape[:2], self.replayer.dp_size, len(self.replayer.steps))
-        return found.reshape(sizes).transpose(2, 0, 1, 3)
+            total_s += np.where((row >= 0)[..., None], own_s[row], 0.0)
+        sizes = (*rows.shape[:2], self.replayer.dp_size, len(self.replayer.steps))
+        return total_s.reshape(sizes).transpose(2, 0, 1, 3)
+
+    def over_usual(self, usual: Callable[[Floats], Floats]) -> Floats:
+        """[dp, pp, shared items, steps], durations over the usual ones of their model chunk.
+
+        `usual` has these of a chunk's durations [dp, pp, items, steps]; where they are 0, the
+        result is the duration.
+        """
+        chunk, relative = self.chunk[self.shared], np.ones(self.duration_s.shape)
+        for number in np.unique(chunk):
+            of_chunk = self.duration_s[:, :, chunk == number]
+            usual_s = usual(of_chunk)
+            relative[:, :, chunk == number] = of_chunk / np.where(usual_s > 0, usual_s, 1.0)
+        return relative
 
     @cached_property
     def pace(self) -> "Pace":
-        """Mean and shortest time of each worker's computations in each step."""
+        """Mean and shortest time of every worker's computations in a step."""
         own_s = self.replayer.durations.recorded_s
         mean_s, least_s = np.empty((2, len(self.rows), own_s.shape[1]))
 
@@ -162,37 +180,32 @@ class Features:
 
     @cached_property
     def item_rows(self) -> Ints:
-        """[2, pp, items], the template's forward and backward of each item, -1 where it has none.
+        """[2, pp, items], the template's forward and backward of an item, -1 where it has none.
 
         Of split backwards the first halves.
         """
-        both = (self.forward, self.backward)
-        keys = [_items(each) for each in both]
-        items = np.union1d(*keys)
-        rows = np.full((2, self.replayer.pp_size, items.size), -1, np.int64)
-        for of_direction, each, mine in zip(rows, both, keys, strict=True):
-            if each is not None:
-                of_direction[:, np.searchsorted(items, mine)] = each.rows[:, :, 0]
+        rows = np.full((2, self.replayer.pp_size, self._items.size), -1, np.int64)
+        for of_direction, side in zip(rows, (self.forward, self.backward), strict=True):
+            if side is not None:
+                of_direction[:, np.searchsorted(self._items, side.items)] = side.rows[:, :, 0]
         return rows
 
     @cached_property
     def item_chunk(self) -> Ints:
-        """[items], the position of each item's model chunk among those of the stage."""
-        keys = [_items(each) for each in (self.forward, self.backward)]
-        chunks: Ints = np.unique(np.union1d(*keys) >> 32, return_inverse=True)[1]
+        """[items], the position of an item's model chunk among those of the stage."""
+        chunks: Ints = np.unique(self._items >> 32, return_inverse=True)[1]
         return chunks
+
+    @cached_property
+    def _items(self) -> Ints:
+        """[items] of both directions, as `Computations.items` numbers them, ascending."""
+        sides = [side.items for side in (self.forward, self.backward) if side is not None]
+        return np.unique(np.concatenate([np.empty(0, np.int64), *sides]))
 
     @cached_property
     def compute_rows(self) -> Ints:
         """[computing ops], rows of the template."""
         return ops_where(self.replayer.template, lambda spec: spec.kind is OpKind.COMPUTE)
-
-
-def _items(side: Computations | None) -> Ints:
-    """[items], one number each, ascending with chunk and micro-batch."""
-    if side is None:
-        return np.empty(0, np.int64)
-    return (side.chunk << 32) + side.microbatch
 
 
 def ops_where(template: Template, holds: Callable[[OpSpec], bool]) -> Ints:
@@ -238,8 +251,8 @@ _GC = OP_CODES["gc"]
 
 def group_signals(group: Features) -> dict[str, Floats]:
     """The signals of a group's steps that the job has."""
-    found = {name: compute(group) for name, compute in _SIGNALS.items()}
-    return {name: values for name, values in found.items() if values is not None}
+    signals = {name: compute(group) for name, compute in _SIGNALS.items()}
+    return {name: values for name, values in signals.items() if values is not None}
 
 
 def _compute_s(group: Features) -> Floats | None:
@@ -273,9 +286,7 @@ def _transfer_s(group: Features) -> Floats | None:
     rows = _paired_transfers(group.replayer)
     stage = group.replayer.template.stage[rows]
     counts = np.bincount(stage, minlength=group.replayer.pp_size)
-    if not rows.size:
-        return None
-    return _summed(group.replayer, rows) / np.maximum(counts, 1)
+    return _summed(group.replayer, rows) / np.maximum(counts, 1) if rows.size else None
 
 
 def _collective_s(group: Features) -> Floats | None:
@@ -334,7 +345,7 @@ def work_s(group: Features) -> Floats:
 
 
 def _sorted_by_stage(replayer: Replayer, rows: Ints) -> tuple[Ints, Ints]:
-    """Rows sorted by stage, and the bounds of each stage."""
+    """Rows sorted by stage, and the bounds of the stages."""
     stage = replayer.template.stage[rows]
     order = np.argsort(stage, kind="stable")
     return rows[order], np.searchsorted(stage[order], np.arange(replayer.pp_size + 1))
@@ -366,8 +377,8 @@ def add_delays(  # type: ignore[no-untyped-def]
     """
     num_ops, num_lanes = start_s.shape
     ready_s = np.empty(num_lanes)
-    for at in range(rows.size):
-        op = rows[at]
+    for i in range(rows.size):
+        op = rows[i]
         for lane in range(num_lanes):
             ready_s[lane] = earliest_s[lane % earliest_s.size]
         for edge in range(pred_ptr[op], pred_ptr[op + 1]):
@@ -379,7 +390,7 @@ def add_delays(  # type: ignore[no-untyped-def]
                 ended_s = start_s[before, lane] + share * duration_s[before, lane]
                 ready_s[lane] = max(ready_s[lane], ended_s)
         for lane in range(num_lanes):
-            delay_s[into[at], lane] += max(0.0, start_s[op, lane] - ready_s[lane])
+            delay_s[into[i], lane] += max(0.0, start_s[op, lane] - ready_s[lane])
 
 
 WORK_NAMES = ("tokens", "seq_len_sq")
@@ -398,12 +409,12 @@ def work_signals(replay: WindowReplay) -> dict[str, Floats]:
         lambda spec: spec.kind is OpKind.COMPUTE and spec.direction is Direction.FORWARD
     )
     computes = is_forward[trace.optype] & np.isin(trace.step, replay.steps)
-    found = {
+    signals = {
         name: _means(replay, trace, column, computes & (column >= 0))
         for name, column in sent.items()
         if column is not None
     }
-    return {name: means for name, means in found.items() if np.isfinite(means).any()}
+    return {name: means for name, means in signals.items() if np.isfinite(means).any()}
 
 
 def _means(replay: WindowReplay, trace: Trace, column: Ints, rows: NDArray[np.bool_]) -> Floats:

@@ -4,21 +4,24 @@ A replay leaves out launch delays. Where it differs from the record by more than
 delays put back that a suspicion blames, something delays launches that no cause explains. A cause
 is then named only if it does not depend on that: it costs enough in the steps without such delays,
 or it is itself a launch delay that the record has, or ranks were seen to wait for it at
-collectives. Each other cause is withheld for a reason of its own.
+collectives. Every other cause is withheld for a reason of its own.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 from msgspec import structs
 
 from app.diagnosis.case import Case
-from app.diagnosis.detector import Suspicion, percent, plural
+from app.diagnosis.detector import Suspicion
 from app.diagnosis.evidence.usual_steps import usual_steps
 from app.diagnosis.features import Features
-from app.diagnosis.suspicions import SuspicionCosts
+from app.diagnosis.suspicions import SuspicionCosts, deny
 from app.engine.metrics import discrepancy
 from app.engine.steady_state import overlap_s
+from app.formatting import percent, plural
+from app.result.causes import SILENT_WORKER
 from app.result.figures import MAX_DISCREPANCY
 from app.result.finding import Finding, RuledOut
 from app.trace.window import Floats, Ints
@@ -52,6 +55,10 @@ class Fidelity:
         """Whether the replay is too far from the record for causes that depend on it."""
         return self.away > MAX_DISCREPANCY
 
+    def may_withhold(self, cause: str) -> bool:
+        """Whether a cause is named only if it does not depend on what the replay leaves out."""
+        return self.is_low and cause != SILENT_WORKER
+
 
 def fidelity_of(case: Case, blamed_s: Floats) -> Fidelity:
     """The fidelity of step times [steps] with the delays of all suspicions."""
@@ -60,8 +67,8 @@ def fidelity_of(case: Case, blamed_s: Floats) -> Fidelity:
     # Gaps between steps are launch delay, which a suspicion may have added already.
     at_most_s = np.maximum(blamed_s, np.minimum(blamed_s + case.report.between_s, recorded_s))
     either = (blamed_s, at_most_s)
-    away = min(discrepancy(each[usual], recorded_s[usual]) for each in either)
-    step_away = np.min([np.abs(each - recorded_s) / recorded_s for each in either], axis=0)
+    away = min(discrepancy(step_s[usual], recorded_s[usual]) for step_s in either)
+    step_away = np.min([np.abs(step_s - recorded_s) / recorded_s for step_s in either], axis=0)
     near = usual[step_away[usual] <= MAX_DISCREPANCY]
     away += case.report.lone_share  # as the report's verdict counts it
     return Fidelity(away, near, usual.size, np.maximum(0.0, recorded_s - at_most_s))
@@ -71,25 +78,33 @@ def _overlap_s(group: Features) -> Floats:
     return overlap_s(group.replayer.grid)
 
 
-def doubted_by_fidelity(
-    case: Case, suspicion: Suspicion, cost: SuspicionCosts, index: int, seen: Fidelity
+def withheld_by_fidelity(
+    case: Case, suspicions: Sequence[Suspicion], cost: SuspicionCosts, seen: Fidelity
+) -> list[RuledOut | None]:
+    """The reasons against suspicions that depend on what the replay leaves out, if it is much."""
+    return [
+        _doubted(case, suspicion, cost.blamed_s, repaired_s, seen)
+        for suspicion, repaired_s in zip(suspicions, cost.repaired_s, strict=True)
+    ]
+
+
+def _doubted(
+    case: Case, suspicion: Suspicion, blamed_s: Floats, repaired_s: Floats | None, seen: Fidelity
 ) -> RuledOut | None:
-    """The reason against a suspicion that depends on what the replay leaves out."""
-    repaired_s = cost.repaired_s[index]
     is_late = repaired_s is None or suspicion.delays is not None
-    if "arrivals" in suspicion.evidence and is_late:
+    if not seen.may_withhold(suspicion.cause) or ("arrivals" in suspicion.evidence and is_late):
         return None
     if suspicion.is_cost_recorded or (repaired_s is None and suspicion.cost is not None):
         return None  # read from the record itself
     if repaired_s is None:
         return _withheld(suspicion, seen, "and a replay has no cost of this cause")
     if suspicion.repair is None:
-        if is_recorded(case, cost.blamed_s, repaired_s):
+        if is_recorded(case, blamed_s, repaired_s):
             return None
         return _withheld(suspicion, seen, "and the record does not have the delays of this cause")
     if seen.near.size < MIN_STEPS:
         return _withheld(suspicion, seen, "too few to confirm a cause")
-    share = 1.0 - float(repaired_s[seen.near].mean() / cost.blamed_s[seen.near].mean())
+    share = 1.0 - float(repaired_s[seen.near].mean() / blamed_s[seen.near].mean())
     if share >= max(MIN_COST, suspicion.min_cost):
         return None
     return _withheld(suspicion, seen, f"and there this cause costs only {percent(max(share, 0.0))}")
@@ -99,7 +114,7 @@ def is_recorded(case: Case, blamed_s: Floats, repaired_s: Floats) -> bool:
     """Whether the record has delays that are in `blamed_s` [steps] only, by their sum."""
     usual = usual_steps(case)
     recorded_s, without_s, with_s = (
-        each[usual] for each in (case.report.recorded_s, repaired_s, blamed_s)
+        step_s[usual] for step_s in (case.report.recorded_s, repaired_s, blamed_s)
     )
     nearer_s = np.abs(recorded_s - without_s).sum() - np.abs(recorded_s - with_s).sum()
     return bool(nearer_s >= MIN_SHARE_RECORDED * (with_s - without_s).sum())
@@ -107,40 +122,42 @@ def is_recorded(case: Case, blamed_s: Floats, repaired_s: Floats) -> bool:
 
 def _withheld(suspicion: Suspicion, seen: Fidelity, why: str) -> RuledOut:
     steps = plural(seen.num_usual, "step")
-    return RuledOut(
-        suspicion.cause,
+    reason = (
         f"suspected, but not certain: the replay matches the record (within "
-        f"{percent(MAX_DISCREPANCY)}) in {seen.near.size:,} of {steps} only, {why}",
-        insufficient=True,
-        score=suspicion.score,
-        figures={"discrepancy": seen.away, "steps_near": float(seen.near.size)},
+        f"{percent(MAX_DISCREPANCY)}) in {seen.near.size:,} of {steps} only, {why}"
     )
+    figures = {"discrepancy": seen.away, "steps_near": float(seen.near.size)}
+    return deny(suspicion, reason, insufficient=True, **figures)
 
 
 def with_unexplained(cost: SuspicionCosts, seen: Fidelity) -> SuspicionCosts:
-    """The costs as shares of the recorded time, where more was recorded than is explained."""
+    """The costs; of a replay far from the record with the time that it leaves out."""
+    if not seen.is_low:
+        return cost
     more_s = seen.unexplained_s
     return replace(
         cost,
         blamed_s=cost.blamed_s + more_s,
-        repaired_s=tuple(None if each is None else each + more_s for each in cost.repaired_s),
+        repaired_s=tuple(None if own_s is None else own_s + more_s for own_s in cost.repaired_s),
     )
 
 
-def as_independent(found: Finding, seen: Fidelity, recorded_s: Floats) -> Finding:
-    """The finding with the share of the step that remains unexplained, and limited confidence."""
-    share = float(seen.unexplained_s.sum() / recorded_s.sum())
+def with_note(case: Case, finding: Finding, seen: Fidelity) -> Finding:
+    """The finding; of a replay far from the record with a note on that, and limited confidence."""
+    if not seen.may_withhold(finding.cause):
+        return finding
+    share = float(seen.unexplained_s.sum() / case.report.recorded_s.sum())
     note = (
         f"Late launches that no cause explains take another {percent(share)} of the step time"
         if share > MAX_DISCREPANCY
         else f"The replay matches the record in {seen.near.size:,} of "
         f"{plural(seen.num_usual, 'step')} only"
     )
-    parts = found.parts and structs.replace(found.parts, note=note)
+    parts = finding.parts and structs.replace(finding.parts, note=note)
     return structs.replace(
-        found,
-        confidence=min(found.confidence, MAX_CONFIDENCE),
-        sentence=f"{found.sentence}. {note}",
+        finding,
+        confidence=min(finding.confidence, MAX_CONFIDENCE),
+        sentence=f"{finding.sentence}. {note}",
         parts=parts,
-        evidence={**found.evidence, "steps_near_record": int(seen.near.size)},
+        evidence={**finding.evidence, "steps_near_record": int(seen.near.size)},
     )

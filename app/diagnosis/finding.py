@@ -1,4 +1,4 @@
-"""Who the culprits are of which workers, and how scores and confidences are computed."""
+"""The culprits of some workers, and how scores and confidences are computed."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -35,7 +35,7 @@ def group_culprits(
 def culprit_of_each(
     workers: Iterable[Worker], hosts: Hosts, parallelism: Parallelism
 ) -> dict[Worker, Culprit]:
-    """The culprit of `group_culprits` that each of these workers belongs to, in their order."""
+    """The culprit of `group_culprits` to which each of these workers belongs, in their order."""
     hit = list(dict.fromkeys(workers))
     of_host = _hosts_hit(hit, hosts)
     left = {worker for worker in hit if hosts.get(worker) not in of_host}
@@ -101,9 +101,9 @@ def _hosts_hit(hit: list[Worker], hosts: Hosts) -> set[str]:
 
 def _group(worker: Worker, hit: set[Worker], hosts: Hosts, sizes: Parallelism) -> Culprit:
     dp_rank, stage = worker
-    if sizes.pp_size > 1 and all((dp_rank, each) in hit for each in range(sizes.pp_size)):
+    if sizes.pp_size > 1 and hit.issuperset((dp_rank, other) for other in range(sizes.pp_size)):
         return Culprit(dp_rank=dp_rank)
-    if sizes.dp_size > 1 and all((each, stage) in hit for each in range(sizes.dp_size)):
+    if sizes.dp_size > 1 and hit.issuperset((other, stage) for other in range(sizes.dp_size)):
         return Culprit(stage=stage)
     return worker_culprit(worker, hosts)
 

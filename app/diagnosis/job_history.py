@@ -236,8 +236,8 @@ class ExtendedHistory(History):
         """The result of `compute(self)`, computed once."""
         if compute not in self._derived:
             self._derived[compute] = compute(self)
-        found: AnswerT = self._derived[compute]
-        return found
+        result: AnswerT = self._derived[compute]
+        return result
 
     @cached_property
     def _derived(self) -> dict[Any, Any]:
@@ -256,14 +256,14 @@ def extended_history(history: History, window: History) -> ExtendedHistory:
 
 def onset_in_history(history: ExtendedHistory, badness: Floats) -> Onset:
     """Onset, end and persistence of `badness` [n], 1.0 = not bad, NaN = unknown."""
-    found = episodes_of(badness)
-    if found is None:
+    slowdown = episodes_of(badness)
+    if slowdown is None:
         return Onset(None, None)
-    has_ended = found.is_over and found.end > history.num_before
+    has_ended = slowdown.is_over and slowdown.end > history.num_before
     return Onset(
-        int(history.steps[found.first]) if found.begins else None,
-        persistence_of(found, badness, history.num_before),
-        int(history.steps[found.end - 1]) if has_ended else None,
+        int(history.steps[slowdown.first]) if slowdown.begins else None,
+        persistence_of(slowdown, badness, history.num_before),
+        int(history.steps[slowdown.end - 1]) if has_ended else None,
     )
 
 

@@ -15,17 +15,11 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from app.diagnosis.evidence import transfers
 from app.diagnosis.evidence.network_probe import collectives_of, slowdown_of_all, small_s
 from app.diagnosis.evidence.network_suspects import NetworkSuspect, any_links
 from app.diagnosis.evidence.outliers import launch_delays_s
-from app.diagnosis.evidence.transfers import (
-    BETWEEN_HOSTS,
-    MAX_AS_SLOW,
-    SLOW_RATIO,
-    DpGroups,
-    Links,
-    group_places,
-)
+from app.diagnosis.evidence.transfers import BETWEEN_HOSTS, DpGroups, Links, group_places
 from app.diagnosis.features import Features
 from app.diagnosis.repair import BlamedByGroup, BlamedOps
 from app.engine.what_if import Replayer
@@ -86,8 +80,8 @@ def _slow_ends(group: Features, links: Links, suspects: Suspects) -> tuple[Ints,
     ends, num_steps = np.stack([links.low[at], links.high[at]]), len(group.steps)
     counted = blamed[at][:, :, None] & ~suspects[0].network.is_warm_up[group.positions]
     usual_s = np.repeat(links.usual_s[at], num_steps, axis=1)
-    own_s = group.replayer.durations.recorded_s[ends]
-    return ends, counted.reshape(usual_s.shape) & (own_s > SLOW_RATIO * usual_s), usual_s
+    is_slow = group.replayer.durations.recorded_s[ends] > transfers.LIMITS.slow_ratio * usual_s
+    return ends, counted.reshape(usual_s.shape) & is_slow, usual_s
 
 
 def _of_links(group: Features, links: Links, suspects: Suspects) -> BlamedOps:
@@ -135,11 +129,11 @@ def _of_carried(group: Features, collectives: DpGroups, suspect: NetworkSuspect)
     is_across = np.equal(group_places(case.host_numbers), BETWEEN_HOSTS)
     carried = {stage for (_, stage), host in hosts.items() if host in slow_hosts}
     all_carried = carried.issuperset(np.flatnonzero(is_across).tolist())
-    is_as_slow = slowdown is not None and 1 / MAX_AS_SLOW < slowdown / suspect.ratio < MAX_AS_SLOW
-    is_unknown = is_across & ~suspect.groups.any(axis=1)
+    most = transfers.LIMITS.max_as_slow
+    is_as_slow = slowdown is not None and 1 / most < slowdown / suspect.ratio < most
+    is_carried = suspect.has_links and all_carried and is_as_slow
+    is_unknown = is_across & ~suspect.groups.any(axis=1) & is_carried
     rows = collectives.rows[is_unknown[collectives.stage]]
-    if not (suspect.has_links and all_carried and is_as_slow):
-        rows = rows[:0]
     shape = rows.size, replayer.dp_size, len(group.steps)
     own_s = replayer.durations.recorded_s[rows].reshape(shape)
     return _longer(group, rows, suspect.shows_in[group.positions], own_s / suspect.ratio)
@@ -161,7 +155,7 @@ def _of_shared(group: Features, rows: Ints, suspects: Suspects) -> BlamedOps:
     usual_s = _usual_shared_s(group, took_s, is_hit, with_links)
     if usual_s is None:
         usual_s, is_hit = took_s, np.zeros_like(is_hit)
-    is_slow = is_hit[:, None] & ~is_warm_up & (took_s > SLOW_RATIO * usual_s)
+    is_slow = is_hit[:, None] & ~is_warm_up & (took_s > transfers.LIMITS.slow_ratio * usual_s)
     return _longer(group, rows, is_slow, usual_s)
 
 
@@ -195,7 +189,7 @@ def _usual_shared_s(
     if others.sum() >= MIN_OTHER_STEPS:
         usual_s = np.median(took_s[:, others], axis=1, keepdims=True)
         ratio = max(suspect.ratio for suspect in suspects)
-        is_slow = took_s > max(SLOW_RATIO, MIN_BURST_SHARE * ratio) * usual_s
+        is_slow = took_s > max(transfers.LIMITS.slow_ratio, MIN_BURST_SHARE * ratio) * usual_s
         share, else_share = (is_slow[is_hit][:, at].mean() for at in (shown, others))
         return usual_s if share >= max(MIN_SLOW_SHARE, MIN_TIMES_OFTEN * else_share) else None
     if not is_hit.all():

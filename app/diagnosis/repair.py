@@ -59,20 +59,12 @@ BlamedByGroup = Mapping[tuple[int, ...], BlamedOps]
 
 def durations_repair(by_group: BlamedByGroup) -> Repair:
     """These operations take `seconds`, all others what was recorded."""
-
-    def repair(replayer: Replayer) -> Repaired:
-        return _repaired(replayer, by_group, replayer.durations.recorded_s)
-
-    return repair
+    return lambda replayer: _repaired(replayer, by_group, replayer.durations.recorded_s)
 
 
 def delays_repair(by_group: BlamedByGroup) -> Repair:
     """These operations were launched `seconds` late, all others in time."""
-
-    def late(replayer: Replayer) -> Repaired:
-        return _repaired(replayer, by_group, None)
-
-    return late
+    return lambda replayer: _repaired(replayer, by_group, None)
 
 
 def _repaired(replayer: Replayer, by_group: BlamedByGroup, else_s: Floats | None) -> Repaired:

@@ -15,7 +15,8 @@ explains it. Two faults of one worker have different excess times, and both rema
 Of several culprits each is held against its own repair: 1 - T_all_repaired / T_all_others_repaired.
 Repairing it alone would win nothing where another culprit is as slow: everybody still waits for
 that one. So a culprit's cost is what is lost while it alone is left unrepaired. A culprit with a
-cost below `MIN_CULPRIT_COST` rode along: noise, a neighbour, or slow where nobody waits for it.
+cost below `MIN_CULPRIT_COST` is dropped: it is noise, a neighbour, or slow where no worker waits
+for it.
 
 A transfer begins on one host and ends on another, so an excess below the clocks' error is no
 evidence. A computation has one clock.
@@ -37,14 +38,7 @@ from app.diagnosis.finding import Worker
 from app.diagnosis.repair import Repair, Repaired
 from app.engine.kernels import all_of
 from app.engine.replays import WindowReplay
-from app.engine.what_if import (
-    IDEAL,
-    RECORDED,
-    Peers,
-    Replayer,
-    edited_step_times,
-    step_times,
-)
+from app.engine.what_if import IDEAL, RECORDED, Peers, Replayer, step_times
 from app.result import causes
 from app.result.causes import CAUSES, cause_phrase, may_be_confused
 from app.result.finding import RuledOut
@@ -71,28 +65,26 @@ class SuspicionCosts:
 
 def suspicion_costs(case: Case, suspicions: Sequence[Suspicion]) -> SuspicionCosts:
     """Step times with and without each suspicion."""
-    replay, delays = case.replay, [each.delays for each in suspicions]
-    blamed_s = _step_times(replay, delays, None)
-    found = all_of(
-        replay.size,
-        [
-            partial(_step_times, replay, _all_but(delays, index), each.repair)
-            for index, each in enumerate(suspicions)
-            if _is_replayed(each)
-        ],
-    )
-    answers = iter(found)
-    repaired_s = [next(answers) if _is_replayed(each) else None for each in suspicions]
+    replay, delays = case.replay, [suspicion.delays for suspicion in suspicions]
+    blamed_s = _step_times(replay, delays)
+    replays = [
+        partial(_step_times, replay, [*delays[:index], *delays[index + 1 :]], [suspicion.repair])
+        for index, suspicion in enumerate(suspicions)
+        if _is_replayed(suspicion)
+    ]
+    answers = iter(all_of(replay.size, replays))
+    repaired_s = [next(answers) if _is_replayed(suspicion) else None for suspicion in suspicions]
     hidden_s = [
-        _hidden_s(case, *each, blamed_s) for each in zip(suspicions, repaired_s, strict=True)
+        _hidden_s(case, suspicion, without_s, blamed_s)
+        for suspicion, without_s in zip(suspicions, repaired_s, strict=True)
     ]
     all_hidden_s = min(sum(hidden_s), float(blamed_s.min()))
     left_out_s = _left_out_s(case, blamed_s - all_hidden_s) - all_hidden_s
     return SuspicionCosts(
         blamed_s + left_out_s,
         tuple(
-            None if each_s is None else each_s + own_s + left_out_s
-            for each_s, own_s in zip(repaired_s, hidden_s, strict=True)
+            None if without_s is None else without_s + own_s + left_out_s
+            for without_s, own_s in zip(repaired_s, hidden_s, strict=True)
         ),
     )
 
@@ -121,7 +113,7 @@ def _left_out_s(case: Case, blamed_s: Floats) -> Floats:
 
 def blamed_step_times_s(case: Case, suspicions: Sequence[Suspicion]) -> tuple[Floats, Floats]:
     """[steps] T', and [steps] the part of it that odd steps take beyond their replay; seconds."""
-    blamed_s = _step_times(case.replay, [each.delays for each in suspicions], None)
+    blamed_s = _step_times(case.replay, [suspicion.delays for suspicion in suspicions])
     left_out_s = _left_out_s(case, blamed_s)
     return blamed_s + left_out_s, left_out_s
 
@@ -133,20 +125,12 @@ def cost_after_other_repairs(
 
     An operation that several repair is shortened by each of them.
     """
-    mine, others = suspicions[index], [*suspicions[:index], *suspicions[index + 1 :]]
-    if not _is_replayed(mine):
+    suspicion, others = suspicions[index], [*suspicions[:index], *suspicions[index + 1 :]]
+    if not _is_replayed(suspicion):
         return None
-    repairs = [each.repair for each in others if each.repair is not None]
-
-    def with_and_without(group: Replayer) -> Floats:
-        edited = _repaired(group, repairs)
-        delays = mine.delays
-        with_it = edited.step_times() if delays is None else _of_group(group, [delays], repairs)
-        if mine.repair is not None:
-            edited.take(mine.repair(group))
-        return np.stack([with_it, edited.step_times()])
-
-    with_it_s, without_s = case.replay.joined(with_and_without)
+    repairs = [other.repair for other in others]
+    with_it_s = _step_times(case.replay, [suspicion.delays], repairs)
+    without_s = _step_times(case.replay, [], [*repairs, suspicion.repair])
     return float(1.0 - without_s.mean() / with_it_s.mean())
 
 
@@ -161,10 +145,10 @@ class RepairedTogether:
     """
 
     def __init__(self, case: Case, suspicions: Sequence[Suspicion]) -> None:
-        repairs = [each.repair for each in suspicions if each.repair is not None]
+        repairs = [suspicion.repair for suspicion in suspicions if suspicion.repair is not None]
         self.has_repair = bool(repairs)
         self._case = case
-        self._edited = [(group, _repaired(group, repairs)) for group in case.replay.groups]
+        self._edited = [(group, _EditedDurations(group, repairs)) for group in case.replay.groups]
 
     @cached_property
     def step_s(self) -> Floats:
@@ -197,12 +181,12 @@ class RepairedTogether:
 def step_times_with(case: Case, repairs: Sequence[Repair]) -> list[Floats]:
     """[steps] replayed step times in seconds, with each of these repairs alone."""
     replay = case.replay
-    return all_of(replay.size, [partial(_step_times, replay, [], each) for each in repairs])
+    return all_of(replay.size, [partial(_step_times, replay, [], [repair]) for repair in repairs])
 
 
 # Share of the step time.
 MIN_CULPRIT_COST = 0.01
-# More culprits are one group by any measure; each takes a simulation.
+# More culprits are one group by any measure; every one takes a simulation.
 MAX_CULPRITS = 32
 
 
@@ -250,53 +234,41 @@ def _mean_step_s(case: Case, repairs: Sequence[Repair]) -> list[float]:
 
 def step_times_delayed(case: Case, delays: Repair) -> Floats:
     """[steps] replayed step times in seconds, with these delays added."""
-    return _step_times(case.replay, [delays], None)
+    return _step_times(case.replay, [delays])
 
 
 def _is_replayed(suspicion: Suspicion) -> bool:
     return suspicion.repair is not None or suspicion.delays is not None
 
 
-def _all_but(delays: Sequence[Repair | None], index: int) -> list[Repair | None]:
-    """The delays of all suspicions but one."""
-    return [None if at == index else each for at, each in enumerate(delays)]
-
-
 def _step_times(
-    replay: WindowReplay, delays: Sequence[Repair | None], repair: Repair | None
+    replay: WindowReplay, delays: Sequence[Repair | None], repairs: Sequence[Repair | None] = ()
 ) -> Floats:
-    """[steps], seconds with delays added and one repair applied."""
-    added = [each for each in delays if each is not None]
-    if not added and repair is None:
-        return replay.simulated_s
-    repairs = [] if repair is None else [repair]
-    return replay.joined(lambda group: _of_group(group, added, repairs))
+    """[steps], seconds with repairs applied, then delays added, as far as there are any."""
+    applied = [repair for repair in repairs if repair is not None]
+    added = [late for late in delays if late is not None]
 
+    def of_group(group: Replayer) -> Floats:
+        edited = _EditedDurations(group, applied)
+        for late in added:
+            edited.add(late(group))
+        return edited.step_times()
 
-def _of_group(group: Replayer, delays: list[Repair], repairs: list[Repair]) -> Floats:
-    edited = _repaired(group, repairs)
-    for each in delays:
-        edited.add(each(group))
-    return edited.step_times()
-
-
-def _repaired(group: Replayer, repairs: Iterable[Repair]) -> "_EditedDurations":
-    edited = _EditedDurations(group)
-    for repair in repairs:
-        edited.take(repair(group))
-    return edited
+    return replay.joined(of_group) if applied or added else replay.simulated_s
 
 
 class _EditedDurations:
     """Durations that replace recorded ones in some rows."""
 
-    def __init__(self, group: Replayer) -> None:
+    def __init__(self, group: Replayer, repairs: Iterable[Repair] = ()) -> None:
         self._group = group
         self._source = np.full(group.graph.num_rows, RECORDED, np.int32)
         self._edited_s = np.empty((0, group.durations.recorded_s.shape[1]))
         self._is_idealised = False
+        for repair in repairs:
+            self._take(repair(group))
 
-    def take(self, repaired: Repaired) -> None:
+    def _take(self, repaired: Repaired) -> None:
         """New durations; milestones inside an operation move in proportion.
 
         An operation that was repaired before is shortened by both factors. It gets no shorter than
@@ -306,11 +278,11 @@ class _EditedDurations:
         known = np.flatnonzero(self._source[rows] >= 0)
         if known.size:
             duration_s = duration_s.copy()
-            mine_s, recorded_s = duration_s[known], durations.recorded_s[rows[known]]
+            new_s, recorded_s = duration_s[known], durations.recorded_s[rows[known]]
             before_s = self._edited_s[self._source[rows[known]]]
-            share = np.divide(before_s, recorded_s, out=np.ones(mine_s.shape), where=recorded_s > 0)
-            least_s = np.minimum(np.minimum(mine_s, before_s), durations.ideal_s[rows[known], None])
-            duration_s[known] = np.maximum(mine_s * share, least_s)
+            share = np.divide(before_s, recorded_s, out=np.ones(new_s.shape), where=recorded_s > 0)
+            least_s = np.minimum(np.minimum(new_s, before_s), durations.ideal_s[rows[known], None])
+            duration_s[known] = np.maximum(new_s * share, least_s)
         inside, of_row = self._inside(rows)
         milestones_s = duration_s[of_row] * self._group.graph.milestone_share[inside][:, None]
         self._append(rows, duration_s)
@@ -319,12 +291,12 @@ class _EditedDurations:
     def with_ideal(self, rows: Ints) -> "_EditedDurations":
         """A copy where these operations, and the milestones inside them, are ideal."""
         inside, _ = self._inside(rows)
-        found = _EditedDurations(self._group)
-        found._edited_s, found._source = self._edited_s, self._source.copy()
-        found._source[rows] = IDEAL
-        found._source[self._group.graph.num_ops + inside] = IDEAL
-        found._is_idealised = True
-        return found
+        edited = _EditedDurations(self._group)
+        edited._edited_s, edited._source = self._edited_s, self._source.copy()
+        edited._source[rows] = IDEAL
+        edited._source[self._group.graph.num_ops + inside] = IDEAL
+        edited._is_idealised = True
+        return edited
 
     def add(self, delays: Repaired) -> None:
         """Delays the start of operations, and the milestones inside them, by these seconds."""
@@ -345,9 +317,9 @@ class _EditedDurations:
             if not template.op_types.by_code[code].idealised_by_mean:
                 continue
             of_type = np.flatnonzero(template.optype == code)
-            mine = edited[template.optype[edited] == code]
+            rows = edited[template.optype[edited] == code]
             before_s = float(durations.recorded_s[of_type].sum())
-            less_s = float((durations.recorded_s[mine] - self._edited_s[self._source[mine]]).sum())
+            less_s = float((durations.recorded_s[rows] - self._edited_s[self._source[rows]]).sum())
             if before_s > 0:
                 ideal_s[optype == code] *= max(0.0, 1.0 - less_s / before_s)
         nothing = np.zeros((self._group.class_stage.size, 1), np.bool_)
@@ -362,10 +334,10 @@ class _EditedDurations:
         edited_s = self._edited_s
         if not len(edited_s):
             edited_s = np.empty((1, group.durations.recorded_s.shape[1]))
-        return edited_step_times(group.graph, group.durations, self._source, edited_s, group.peers)
+        return group.edited_s(self._source, edited_s)
 
     def _inside(self, rows: Ints) -> tuple[Ints, Ints]:
-        """Milestones inside these operations, and the position in `rows` of each one's row."""
+        """Milestones inside these operations, and the positions in `rows` of their rows."""
         milestone_of = self._group.graph.milestone_of
         if not milestone_of.size:
             return milestone_of, milestone_of
@@ -392,76 +364,64 @@ def drop_explained(
     case: Case, suspicions: Sequence[Suspicion]
 ) -> tuple[list[Suspicion], list[RuledOut]]:
     """The suspicions that remain, and those that another one explains."""
-    explained: dict[str, RuledOut] = _late_hosts(case, suspicions) | _experts(case, suspicions)
+    explained: dict[str, RuledOut] = _late_hosts(suspicions) | _experts(case, suspicions)
     explained |= _busy_hosts(case, suspicions)
-    suspicions = [each for each in suspicions if each.cause not in explained]
-    for one, other in combinations(suspicions, 2):
+    left = [suspicion for suspicion in suspicions if suspicion.cause not in explained]
+    for one, other in combinations(left, 2):
         if not may_be_confused(one.cause, other.cause):
             continue
         shared = _shared_time(case, one, other)
         small, large = (one, other) if shared.first_s <= shared.second_s else (other, one)
         if shared.of_smaller >= _MIN_SHARED:
-            explained[small.cause] = RuledOut(
-                small.cause,
-                f"its lost time is explained by {cause_phrase(large.cause)}",
-                score=small.score,
-                figures={"share_explained": shared.of_smaller},
-            )
-    left = [each for each in suspicions if each.cause not in explained]
+            explained |= _explained(small, large.cause, share_explained=shared.of_smaller)
+    left = [suspicion for suspicion in left if suspicion.cause not in explained]
     return left, list(explained.values())
 
 
 def _experts(case: Case, suspicions: Sequence[Suspicion]) -> dict[str, RuledOut]:
     """Drops sequence-imbalance where experts explain it, and the workers that these slow."""
-    by_cause = {each.cause: each for each in suspicions}
-    lengths = by_cause.get(causes.SEQUENCE_IMBALANCE)
-    found: dict[str, RuledOut] = {}
-    if lengths is not None and causes.EXPERT_IMBALANCE in by_cause:
-        found |= _explained(lengths, causes.EXPERT_IMBALANCE)
-    # Arrivals may have some of the same workers again.
-    slow_workers = [suspicion for suspicion in suspicions if suspicion.cause == causes.SLOW_WORKER]
-    for slow in slow_workers:
-        by_load = causes.EXPERT_IMBALANCE in by_cause and _are_hot(case, slow)
-        reason = None if by_load else _reason_by_experts(case, slow)
-        if by_load:
-            found |= _explained(slow, causes.EXPERT_IMBALANCE)
-        elif reason is not None:
-            found[slow.cause] = RuledOut(slow.cause, reason, True, slow.score)
-    for stop in (each for each in suspicions if each.cause in _STOPS):
-        if not _knows_loads(case) and _is_one_block(case, stop.workers):
-            found[stop.cause] = RuledOut(stop.cause, _NOT_TOLD_FROM_EXPERTS, True, stop.score)
-    return found
+    explained: dict[str, RuledOut] = {}
+    has_load = any(suspicion.cause == causes.EXPERT_IMBALANCE for suspicion in suspicions)
+    # Arrivals may have some of the same slow workers again.
+    alike = [suspicion for suspicion in suspicions if suspicion.cause in _LIKE_EXPERTS]
+    for suspicion in sorted(alike, key=lambda other: _LIKE_EXPERTS.index(other.cause)):
+        cause, reason = suspicion.cause, None
+        is_hot = cause == causes.SLOW_WORKER and _are_hot(case, suspicion)
+        if has_load and (is_hot or cause == causes.SEQUENCE_IMBALANCE):
+            explained |= _explained(suspicion, causes.EXPERT_IMBALANCE)
+        elif is_hot:
+            reason = _ROUTING
+        elif not _knows_loads(case) and _may_be_experts(case, suspicion):
+            reason = _NOT_TOLD_FROM_EXPERTS
+        if reason is not None:
+            explained[cause] = deny(suspicion, reason, insufficient=True)
+    return explained
 
 
-def _reason_by_experts(case: Case, slow: Suspicion) -> str | None:
-    """Why slow workers of a job with experts are not blamed; None where they are."""
-    if _are_hot(case, slow):
-        return (
-            "the same place of every expert-parallel block is slow, or gets more tokens: that is "
-            "the load of its experts, not its GPU"
-        )
-    if _may_be_experts(case, slow):
-        return _NOT_TOLD_FROM_EXPERTS
-    return None
-
-
+_ROUTING = (
+    "the same place of every expert-parallel block is slow, or gets more tokens: that is the load "
+    "of its experts, not its GPU"
+)
 _NOT_TOLD_FROM_EXPERTS = (
     "several ranks of an expert-parallel block compute longer: without token counts, busy experts "
     "and slow GPUs or hosts look alike"
 )
 # Computations of all ranks of a block that are long now and then are no stops either.
 _STOPS = (causes.ALLOCATOR_STALL, causes.CPU_CONTENTION)
+# What busy experts look like.
+_LIKE_EXPERTS = (causes.SEQUENCE_IMBALANCE, causes.SLOW_WORKER, *_STOPS)
 # So many slow workers, of no common host, are more likely to have busy experts than bad GPUs.
 _MIN_SLOW_WORKERS = 3
 
 
-def _may_be_experts(case: Case, slow: Suspicion) -> bool:
-    """Whether loads that last may explain several slow workers of a job with experts."""
-    if _knows_loads(case):
+def _may_be_experts(case: Case, suspicion: Suspicion) -> bool:
+    """Whether unknown loads of a job with experts may explain slow workers, or stops."""
+    if suspicion.cause == causes.SEQUENCE_IMBALANCE:
         return False
-    workers = slow.workers
-    are_hosts = all(each.host and each.dp_rank is None for each in slow.culprits)
-    return _is_one_block(case, workers) or (len(workers) >= _MIN_SLOW_WORKERS and not are_hosts)
+    are_hosts = all(culprit.host and culprit.dp_rank is None for culprit in suspicion.culprits)
+    are_many = len(suspicion.workers) >= _MIN_SLOW_WORKERS and not are_hosts
+    is_slow = suspicion.cause == causes.SLOW_WORKER
+    return _is_one_block(case, suspicion.workers) or (is_slow and are_many)
 
 
 def _knows_loads(case: Case) -> bool:
@@ -486,12 +446,12 @@ def _are_hot(case: Case, slow: Suspicion) -> bool:
     return bool(slow.workers) and all(hot[worker] for worker in slow.workers)
 
 
-def _late_hosts(case: Case, suspicions: Sequence[Suspicion]) -> dict[str, RuledOut]:
+def _late_hosts(suspicions: Sequence[Suspicion]) -> dict[str, RuledOut]:
     """Drops late-host or the cause behind it, so that one fault is named once.
 
     Data waits are data-loading, and garbage collection is gc-pause.
     """
-    by_cause = {each.cause: each for each in suspicions}
+    by_cause = {suspicion.cause: suspicion for suspicion in suspicions}
     late = by_cause.get(causes.LATE_HOST)
     if late is None:
         return {}
@@ -520,30 +480,33 @@ def _busy_hosts(case: Case, suspicions: Sequence[Suspicion]) -> dict[str, RuledO
     if busy is None:
         return {}
     held_up, dp_ranks = set(busy.workers), range(case.parallelism.dp_size)
-    found: dict[str, RuledOut] = {}
+    explained: dict[str, RuledOut] = {}
     for slow in suspicions:
-        workers = set(slow.workers)
+        workers = set(slow.workers) if slow.cause == causes.SLOW_WORKER else set()
         if slow.cause == causes.STAGE_IMBALANCE:
-            stages = [each.stage for each in slow.culprits if each.stage is not None]
+            stages = [culprit.stage for culprit in slow.culprits if culprit.stage is not None]
             workers = {(dp_rank, stage) for stage in stages for dp_rank in dp_ranks}
-        if (
-            slow.cause in (causes.SLOW_WORKER, causes.STAGE_IMBALANCE)
-            and workers
-            and workers <= held_up
-        ):
+        if workers and workers <= held_up:
             shared = _shared_time(case, slow, busy)
             if shared.first_s <= _MAX_SHARE_OF_BUSY * shared.second_s:
-                found |= _explained(slow, busy.cause)
-    return found
+                explained |= _explained(slow, busy.cause)
+    return explained
 
 
 def _names_all(suspicion: Suspicion, workers: Sequence[Sequence[int]]) -> bool:
     return all(worker in suspicion.evidence["workers"] for worker in workers)
 
 
-def _explained(suspicion: Suspicion, by: str) -> dict[str, RuledOut]:
+def deny(
+    suspicion: Suspicion, reason: str, *, insufficient: bool = False, **figures: float
+) -> RuledOut:
+    """The answer that a suspicion does not hold, with its score; `insufficient`: none can tell."""
+    return RuledOut(suspicion.cause, reason, insufficient, suspicion.score, figures)
+
+
+def _explained(suspicion: Suspicion, by: str, **figures: float) -> dict[str, RuledOut]:
     reason = f"its lost time is explained by {cause_phrase(by)}"
-    return {suspicion.cause: RuledOut(suspicion.cause, reason, score=suspicion.score)}
+    return {suspicion.cause: deny(suspicion, reason, insufficient=False, **figures)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -564,7 +527,7 @@ class _SharedTime:
 def _shared_time(case: Case, one: Suspicion, other: Suspicion) -> _SharedTime:
     totals_s = np.zeros(3)
     for group in case.groups:
-        first_s, second_s = (_excess(group.replayer, each) for each in (one, other))
+        first_s, second_s = _excess(group.replayer, one), _excess(group.replayer, other)
         shared = [np.minimum(first_s[row], second_s[row]) for row in first_s if row in second_s]
         parts = (first_s.values(), second_s.values(), shared)
         totals_s += [sum(float(row_s.sum()) for row_s in part) for part in parts]
@@ -573,19 +536,16 @@ def _shared_time(case: Case, one: Suspicion, other: Suspicion) -> _SharedTime:
 
 def _excess(group: Replayer, suspicion: Suspicion) -> dict[int, Floats]:
     """Excess and late seconds [lanes] of each row of the suspicion."""
-    found: dict[int, Floats] = {}
+    excess_s: dict[int, Floats] = {}
     if suspicion.repair is not None:
         repaired = suspicion.repair(group)
         too_long_s = group.durations.recorded_s[repaired.rows] - repaired.duration_s
-        found = dict(zip(repaired.rows.tolist(), np.maximum(too_long_s, 0.0), strict=True))
+        excess_s = dict(zip(repaired.rows.tolist(), np.maximum(too_long_s, 0.0), strict=True))
     if suspicion.delays is not None:
         late = suspicion.delays(group)
         for row, late_s in zip(late.rows.tolist(), np.maximum(late.duration_s, 0.0), strict=True):
-            found[row] = found[row] + late_s if row in found else late_s
-    return found
-
-
-# Causes that show in transfers.
+            excess_s[row] = excess_s[row] + late_s if row in excess_s else late_s
+    return excess_s
 
 
 def doubted_by_clocks(case: Case, suspicion: Suspicion) -> RuledOut | None:
@@ -596,13 +556,9 @@ def doubted_by_clocks(case: Case, suspicion: Suspicion) -> RuledOut | None:
     effect_s = _effect_s(case, suspicion.repair)
     if effect_s is None or effect_s >= error_s:
         return None
-    return RuledOut(
-        suspicion.cause,
-        f"its transfers take {formatting.seconds(effect_s)} too long, and {clock_doubt(case)}",
-        insufficient=True,
-        score=suspicion.score,
-        figures={"effect_s": effect_s, "clock_residual_s": error_s},
-    )
+    reason = f"its transfers take {formatting.seconds(effect_s)} too long, and {clock_doubt(case)}"
+    figures = {"effect_s": effect_s, "clock_residual_s": error_s}
+    return deny(suspicion, reason, insufficient=True, **figures)
 
 
 def clock_doubt(case: Case) -> str:

@@ -23,8 +23,8 @@ from app.engine.what_if import Replayer
 from app.result import causes
 from app.result.causes import CAUSES
 from app.result.finding import Finding
-from app.result.sentence import MIN_UNEXPLAINED_SHARE, unexplained_sentence
 from app.result.window_result import Unexplained
+from app.result.words import MIN_UNEXPLAINED_SHARE, unexplained_sentence
 from app.trace.window import Ints
 
 # An op type or stage that wins back less of the rest is not where most of it is.
@@ -50,7 +50,7 @@ def unexplained_loss(
     ideal_s = float(repaired.ideal_s[steps].mean())
     total_s = float(blamed_s[steps].mean())
     rest_s = float((repaired_s + late_s)[steps].mean()) - ideal_s
-    rest_s -= total_s * _cost_beside_replays(case, named, findings)
+    rest_s -= total_s * _cost_beside_replays(named, findings)
     loss_s = total_s - ideal_s
     stops = _unnamed_stops(case, findings)
     # Per step, as all other times here.
@@ -63,39 +63,35 @@ def unexplained_loss(
     stop_steps = tuple(int(case.steps[stop.at]) for stop in stops)
     # Stops of all workers that no finding has are in the ideal's means and in the rest.
     ideal_share = (ideal_s - stop_s + gap_s) / total_s
-    found = Unexplained(
+    is_some = share >= MIN_UNEXPLAINED_SHARE
+    left_s = repaired_s[steps].mean() - ideal_s
+    optype, share_in_optype = _most(_by_optype(case, repaired, steps) if is_some else {}, left_s)
+    stage, share_in_stage = _most(_by_stage(case, repaired, steps) if is_some else {}, left_s)
+    if share_in_stage is not None and share_in_stage * case.parallelism.pp_size < MIN_TIMES_EVEN:
+        stage = share_in_stage = None
+    loss = Unexplained(
         share=share,
         ideal_share=min(1.0, max(0.0, ideal_share)),
         share_of_loss=of_loss,
-        optype=None,
-        share_in_optype=None,
-        stage=None,
-        share_in_stage=None,
+        optype=optype,
+        share_in_optype=share_in_optype,
+        stage=None if stage is None else int(stage),
+        share_in_stage=share_in_stage,
         late_launch_share=late_share,
         stop_share=min(share, stop_s / total_s),
         stop_steps=stop_steps,
         sentence=None,
     )
-    if share < MIN_UNEXPLAINED_SHARE:
-        return found
-    left_s = repaired_s[steps].mean() - ideal_s
-    optype, share_in_optype = _most(_by_optype(case, repaired, steps), left_s)
-    stage, share_in_stage = _most(_by_stage(case, repaired, steps), left_s)
-    found = structs.replace(found, optype=optype, share_in_optype=share_in_optype)
-    pp_size = case.parallelism.pp_size
-    if share_in_stage is not None and pp_size > 1 and share_in_stage * pp_size >= MIN_TIMES_EVEN:
-        of_stage = None if stage is None else int(stage)
-        found = structs.replace(found, stage=of_stage, share_in_stage=share_in_stage)
-    return structs.replace(found, sentence=unexplained_sentence(found))
+    return structs.replace(loss, sentence=unexplained_sentence(loss)) if is_some else loss
 
 
 def _unnamed_stops(case: Case, findings: Sequence[Finding]) -> list[Stop]:
     """Stops of all workers that no finding has, and that are no late launches of odd steps."""
     named = {
         step
-        for each in findings
-        if CAUSES[each.cause].names_stops
-        for step in each.evidence.get("steps", ())
+        for finding in findings
+        if CAUSES[finding.cause].names_stops
+        for step in finding.evidence.get("steps", ())
     }
     return [
         stop
@@ -114,14 +110,13 @@ def _counted_steps(case: Case) -> Ints:
     return np.arange(first, case.steps.size)
 
 
-def _cost_beside_replays(
-    case: Case, named: Sequence[Suspicion], findings: Sequence[Finding]
-) -> float:
+def _cost_beside_replays(named: Sequence[Suspicion], findings: Sequence[Finding]) -> float:
     """Costs of findings that are not replayed and lie within steps, as a share."""
-    not_replayed = {each.cause for each in named if each.repair is None and each.delays is None} - {
-        causes.CHECKPOINT_STALL
+    not_replayed = {
+        suspicion.cause for suspicion in named if not (suspicion.repair or suspicion.delays)
     }
-    return sum(each.cost or 0.0 for each in findings if each.cause in not_replayed)
+    not_replayed.discard(causes.CHECKPOINT_STALL)
+    return sum(finding.cost or 0.0 for finding in findings if finding.cause in not_replayed)
 
 
 def _by_optype(case: Case, repaired: RepairedTogether, steps: Ints) -> dict[str, float]:

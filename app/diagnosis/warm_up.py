@@ -17,7 +17,8 @@ import numpy as np
 
 from app.diagnosis.diagnose import diagnose
 from app.diagnosis.job_history import History
-from app.diagnosis.statistics.change_points import USUAL_CRITERIA, level_changes
+from app.diagnosis.statistics import change_points
+from app.diagnosis.statistics.change_points import level_changes
 from app.diagnosis.statistics.ramps import rising_ramp
 from app.engine.kernels import KERNELS, can_be_kept, num_missing, one_compiler
 from app.engine.medians import medians_of_known
@@ -153,7 +154,7 @@ def _warm_up_diagnosis() -> None:
 def _warm_up_change_points() -> None:
     rising = 1 + np.clip(np.arange(40) / 20 - 0.5, 0.0, 1.0)
     level_changes(rising)
-    rising_ramp(rising, USUAL_CRITERIA)
+    rising_ramp(rising, change_points.LIMITS.usual)
 
 
 def _window() -> Window:
@@ -187,17 +188,17 @@ def _uneven(seq_id: Ints) -> Ints:
 
 def _ops() -> list[tuple[int, int, int, int, int]]:
     """Stage, code, seq_id, micro-batch and second of each operation of a replica."""
-    found = []
+    ops = []
     for microbatch in range(_NUM_MICROBATCHES):
         for stage, names in enumerate(_ONE_BY_ONE):
             for at, name in enumerate(names):
                 # The first stage's backward waits for the second's.
                 second = 6 * microbatch + at + (stage if at < 2 or stage else 2)
-                found.append((stage, OP_CODES[name], microbatch, microbatch, second))
+                ops.append((stage, OP_CODES[name], microbatch, microbatch, second))
     for stage in range(len(_ONE_BY_ONE)):
         for at, name in enumerate(_AT_END):
-            found.append((stage, OP_CODES[name], 0, -1, 6 * _NUM_MICROBATCHES + at))
-    return found
+            ops.append((stage, OP_CODES[name], 0, -1, 6 * _NUM_MICROBATCHES + at))
+    return ops
 
 
 def _compile_all() -> None:

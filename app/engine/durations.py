@@ -51,11 +51,11 @@ def own_durations(grid: Grid, graph: StepGraph) -> Floats:
 
 
 def impute_transfers(
-    graph: StepGraph, own_s: Floats, of_grid: NDArray[np.int8], num_steps: int
+    graph: StepGraph, own_s: Floats, flags: NDArray[np.int8], num_steps: int
 ) -> None:
     """Correct `own_s` [rows, lanes] where a member of a unit was not recorded.
 
-    `of_grid` is `Grid.imputed`. When an absent worker arrived is unknown.
+    `flags` is `Grid.imputed`. When an absent worker arrived is unknown.
 
     The transfer is the median of the same operation's on the dp ranks where all members are
     known, or over all steps where there is none. That of a member that was recorded is at most what
@@ -65,13 +65,13 @@ def impute_transfers(
     for unit in np.flatnonzero((sizes > 1) | (graph.meets != 0)):
         rows = graph.unit_ops[graph.unit_ptr[unit] : graph.unit_ptr[unit + 1]]
         rows = rows[rows < graph.num_ops]
-        if not rows.size or not of_grid[rows].any():
+        if not rows.size or not flags[rows].any():
             continue
-        imputed = of_grid[rows] > 0
+        imputed = flags[rows] > 0
         unknown = imputed
         # Where dp ranks meet, the others know when the last recorded member arrived.
         if graph.meets[unit] == 0:
-            unknown = imputed | (of_grid[rows] == ABSENT).any(axis=0)
+            unknown = imputed | (flags[rows] == ABSENT).any(axis=0)
         known_s = np.where(unknown, np.nan, own_s[rows])
         usual_s = _medians_of_steps(known_s, num_steps)
         seems_s = np.where(imputed, np.inf, own_s[rows])
@@ -83,10 +83,10 @@ def _medians_of_steps(known_s: Floats, num_steps: int) -> Floats:
     by_step = known_s.reshape(known_s.shape[0], -1, num_steps)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)  # of slices without any value
-        of_steps = np.nanmedian(by_step, axis=1)
-        of_all = np.nanmedian(known_s, axis=1, keepdims=True)
-    of_steps = np.where(np.isnan(of_steps), np.nan_to_num(of_all, nan=0.0), of_steps)
-    return np.asarray(np.tile(of_steps, (1, by_step.shape[1])))
+        medians_s = np.nanmedian(by_step, axis=1)
+        overall_s = np.nanmedian(known_s, axis=1, keepdims=True)
+    medians_s = np.where(np.isnan(medians_s), np.nan_to_num(overall_s, nan=0.0), medians_s)
+    return np.asarray(np.tile(medians_s, (1, by_step.shape[1])))
 
 
 @kernel
@@ -106,9 +106,9 @@ def _own(  # type: ignore[no-untyped-def]
         for lane in range(num_lanes):
             met_s[lane] = start_s[lead, lane]
         for member in range(unit_ptr[unit] + 1, unit_ptr[unit + 1]):
-            theirs_s = start_s[unit_ops[member]]
+            member_s = start_s[unit_ops[member]]
             for lane in range(num_lanes):
-                met_s[lane] = max(met_s[lane], theirs_s[lane])
+                met_s[lane] = max(met_s[lane], member_s[lane])
         if meets[unit]:
             since = 0
             for peer in range(1, block.size + 1):
@@ -123,11 +123,11 @@ def _own(  # type: ignore[no-untyped-def]
                 since = peer
         for member in range(unit_ptr[unit], unit_ptr[unit + 1]):
             row = unit_ops[member]
-            mine_s, began_s, took_s = own_s[row], start_s[row], duration_s[row]
+            row_own_s, began_s, took_s = own_s[row], start_s[row], duration_s[row]
             for lane in range(num_lanes):
                 # This order gives exactly the duration if it waits for no peer.
                 transfer_s = took_s[lane] - (met_s[lane] - began_s[lane])
-                mine_s[lane] = 0.0 if transfer_s <= negative_s else transfer_s
+                row_own_s[lane] = 0.0 if transfer_s <= negative_s else transfer_s
 
 
 def ideal_durations(template: Template, duration_s: Floats) -> Floats:
@@ -136,18 +136,17 @@ def ideal_durations(template: Template, duration_s: Floats) -> Floats:
     The mean for compute, since the same work in total has to be done; the median for
     communication, since a flapping link makes outliers that would drag a mean.
     """
-    ideal_s = np.empty(template.num_ops)
-    of_type = [np.flatnonzero(template.optype == code) for code in template.present]
-    specs = [template.op_types.by_code[code] for code in template.present]
-    found = all_of(
+    ideal_s, by_code = np.empty(template.num_ops), template.op_types.by_code
+    ops_of_type = {code: np.flatnonzero(template.optype == code) for code in template.present}
+    typical_s = all_of(
         duration_s.size,
         [
-            partial(_mean if spec.idealised_by_mean else median_of_rows, duration_s, ops)
-            for spec, ops in zip(specs, of_type, strict=True)
+            partial(_mean if by_code[code].idealised_by_mean else median_of_rows, duration_s, ops)
+            for code, ops in ops_of_type.items()
         ],
     )
-    for ops, typical_s in zip(of_type, found, strict=True):
-        ideal_s[ops] = typical_s
+    for ops, of_type_s in zip(ops_of_type.values(), typical_s, strict=True):
+        ideal_s[ops] = of_type_s
     return ideal_s
 
 

@@ -13,31 +13,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from app.engine.kernels import kernel
-from app.engine.rules.overlap import (
-    Launches,
-    Milestones,
-    launch_gradients,
-    overlap_of,
-    parameter_edges,
-)
-from app.engine.rules.pipeline import (
-    DIRECTIONS,
-    end_of_step_edges,
-    first_backward_edges,
-    in_streams,
-    one_before,
-    pipeline,
-    stage_groups,
-    stream_edges,
-    user_type_edges,
-    user_type_groups,
-)
+from app.engine.rules.overlap import Milestones
+from app.engine.rules.pipeline import edges_and_groups
 from app.engine.template import Edge, Template
 from app.errors import InvalidTrace
 from app.trace.ops import Axis
@@ -46,16 +28,13 @@ from app.trace.window import Floats, Ints
 
 @dataclass(frozen=True, slots=True)
 class RowSlots:
-    """Slot of each row, `of_row` [rows], and the number of slots."""
+    """Slot of each row, `of_row` [rows], and the number of slots.
+
+    A slot is free again after the last successor of its row.
+    """
 
     of_row: Ints
     num_slots: int
-
-
-def allot_slots(unit_ptr: Ints, unit_ops: Ints, pred_ptr: Ints, preds: Ints) -> RowSlots:
-    """Assign slots; a slot is free again after the last successor of its row."""
-    of_row, num_slots = _allot(unit_ptr, unit_ops, pred_ptr, preds)
-    return RowSlots(of_row, int(num_slots))
 
 
 @kernel
@@ -129,8 +108,8 @@ def in_topological_order(
 
 
 def find_cycle(units: Units, pred_ptr: Ints, preds: Ints) -> list[int]:
-    """Rows of which each waits for the next, or ends together with one that does; the last for
-    the first."""
+    """Rows of which each waits for the next, or ends together with one that does; the last row
+    waits for the first."""
     unplaced = set(units.unplaced.tolist())
     walked: list[int] = []
     row = min(unplaced)
@@ -138,11 +117,14 @@ def find_cycle(units: Units, pred_ptr: Ints, preds: Ints) -> list[int]:
     while units.unit_of[row] not in seen:
         seen.add(int(units.unit_of[row]))
         walked.append(row)
-        together = [each for each in unplaced if units.unit_of[each] == units.unit_of[row]]
-        waits_for = [p for each in together for p in preds[pred_ptr[each] : pred_ptr[each + 1]]]
-        row = next(int(each) for each in waits_for if int(each) in unplaced)
-    units_walked = [int(units.unit_of[each]) for each in walked]
-    return walked[units_walked.index(int(units.unit_of[row])) :]
+        members = [other for other in unplaced if units.unit_of[other] == units.unit_of[row]]
+        waits_for = [
+            int(before)
+            for member in members
+            for before in preds[pred_ptr[member] : pred_ptr[member + 1]]
+        ]
+        row = next(before for before in waits_for if before in unplaced)
+    return walked[units.unit_of[walked].tolist().index(units.unit_of[row]) :]
 
 
 @kernel
@@ -163,13 +145,13 @@ def _order(unit_of, members, member_ptr, pred_ptr, preds):  # type: ignore[no-un
             followers[filled[preds[edge]]] = unit_of[row]
             filled[preds[edge]] += 1
     ready = np.empty(num_units, np.int64)
-    found = 0
+    num_ready = 0
     for unit in range(num_units):
         if missing[unit] == 0:
-            ready[found] = unit
-            found += 1
+            ready[num_ready] = unit
+            num_ready += 1
     walked = 0
-    while walked < found:
+    while walked < num_ready:
         unit = ready[walked]
         walked += 1
         for member in range(member_ptr[unit], member_ptr[unit + 1]):
@@ -178,9 +160,9 @@ def _order(unit_of, members, member_ptr, pred_ptr, preds):  # type: ignore[no-un
                 follower = followers[edge]
                 missing[follower] -= 1
                 if missing[follower] == 0:
-                    ready[found] = follower
-                    found += 1
-    return ready[:found]
+                    ready[num_ready] = follower
+                    num_ready += 1
+    return ready[:num_ready]
 
 
 NO_PEERS, ALL_DP_RANKS, EP_BLOCK = range(3)
@@ -228,17 +210,17 @@ class StepGraph:
     @cached_property
     def slots(self) -> RowSlots:
         """Slots of the live ends in a replay."""
-        return allot_slots(self.unit_ptr, self.unit_ops, self.pred_ptr, self.preds)
+        return RowSlots(*_allot(self.unit_ptr, self.unit_ops, self.pred_ptr, self.preds))
 
 
 def build_graph(template: Template) -> StepGraph:
     """The graph of one replica's step.
 
     Raises:
-        InvalidTrace: operations wait for each other in a circle, or sends and recvs do not pair.
+        InvalidTrace: operations wait in a circle, or sends and recvs do not pair.
     """
     milestones = Milestones(template.num_ops)
-    edges, groups = _edges_and_groups(template, milestones)
+    edges, groups = edges_and_groups(template, milestones)
     num_rows = template.num_ops + len(milestones.of_op)
     pred_ptr, preds = _predecessors(edges, milestones, num_rows)
     units = in_topological_order(groups, num_rows, pred_ptr, preds)
@@ -258,39 +240,16 @@ def build_graph(template: Template) -> StepGraph:
     )
 
 
-def _edges_and_groups(
-    template: Template, milestones: Milestones
-) -> tuple[list[Edge], list[list[int]]]:
-    edges: list[Edge] = []
-    overlaps = [overlap_of(template, stage) for stage in range(template.parallelism.pp_size)]
-    for stage, overlap in enumerate(overlaps):
-        streams = in_streams(template, stage, overlap)
-        launches = Launches(template, stage, milestones, edges, one_before(streams))
-        edges += stream_edges(streams)
-        edges += first_backward_edges(template, stage)
-        edges += parameter_edges(launches, overlap)
-        edges += end_of_step_edges(template, stage, overlap)
-        launch_gradients(launches, overlap)
-        edges += user_type_edges(launches, overlap)
-    groups = stage_groups(template) + user_type_groups(template)
-    for direction in DIRECTIONS:
-        more, pairs = pipeline(template, direction, overlaps)
-        edges += more
-        groups += pairs
-    return edges, groups
-
-
 def _predecessors(edges: list[Edge], milestones: Milestones, num_rows: int) -> tuple[Ints, Ints]:
     """Predecessors of each row, unique and ascending, as pointers and rows."""
     pairs = _flat(edges).reshape(-1, 2)
-    found = np.sort(pairs[:, 1] * num_rows + pairs[:, 0])
-    after, before = np.divmod(found[np.diff(found, prepend=-1) != 0], num_rows)
+    after, before = np.divmod(np.unique(pairs[:, 1] * num_rows + pairs[:, 0]), num_rows)
     if milestones.of_op:
         # A milestone has the predecessors of its operation.
         first = np.searchsorted(after, np.arange(num_rows + 1))
         waits = [before[first[op] : first[op + 1]] for op in milestones.of_op]
-        of = np.arange(num_rows - len(waits), num_rows)
-        after = np.concatenate([after, np.repeat(of, [each.size for each in waits])])
+        rows = np.arange(num_rows - len(waits), num_rows)
+        after = np.concatenate([after, np.repeat(rows, [before_op.size for before_op in waits])])
         before = np.concatenate([before, *waits])
     counts = np.bincount(after, minlength=num_rows)
     return np.concatenate(([0], np.cumsum(counts))), before
@@ -314,9 +273,7 @@ def _meets(template: Template, milestone_of: Ints) -> NDArray[np.int8]:
     by_code = np.zeros(max(template.op_types.by_code) + 1, np.int8)
     for code in template.present:
         by_code[code] = _MEETS.get(template.op_types.by_code[code].axis, NO_PEERS)
-    of_row: Any = np.zeros(template.num_ops + milestone_of.size, np.int8)
-    of_row[: template.num_ops] = by_code[template.optype]
-    return np.asarray(of_row)
+    return np.append(by_code[template.optype], np.zeros(milestone_of.size, np.int8))
 
 
 def _last_ops(template: Template, num_rows: int) -> NDArray[np.bool_]:

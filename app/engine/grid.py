@@ -1,6 +1,6 @@
 """A window's operations as a matrix: one row per operation of a replica, one column per lane.
 
-A lane is one replica in one step. The second half finds row and lane of each recorded operation.
+A lane is one replica in one step. The second half places each recorded operation.
 """
 
 from collections.abc import Sequence
@@ -18,20 +18,6 @@ from app.trace.job import Job
 from app.trace.ops import OpKind, OpTypes
 from app.trace.runs import RunTrace
 from app.trace.window import Floats, Ints, Trace, Window
-
-
-def step_spans(start_s: Floats, duration_s: Floats, num_steps: int) -> tuple[Floats, Floats]:
-    """Earliest start and latest end of every step over all workers, [steps] seconds.
-
-    Shapes: `start_s` and `duration_s` [ops, lanes], lane = dp_rank * steps + step position.
-    """
-    parts = in_parallel(
-        start_s.size,
-        start_s.shape[0],
-        lambda first, end: _spans(start_s, duration_s, num_steps, first, end),
-    )
-    earliest_s, latest_s = (np.stack(part) for part in zip(*parts, strict=True))
-    return earliest_s.min(axis=0), latest_s.max(axis=0)
 
 
 @kernel
@@ -102,7 +88,13 @@ class Grid:
     @cached_property
     def spans_s(self) -> tuple[Floats, Floats]:
         """Earliest start and latest end of every step over all workers, [steps] seconds."""
-        return step_spans(self.start_s, self.duration_s, self.num_steps)
+        parts = in_parallel(
+            self.start_s.size,
+            self.start_s.shape[0],
+            lambda first, end: _spans(self.start_s, self.duration_s, self.num_steps, first, end),
+        )
+        earliest_s, latest_s = (np.stack(part) for part in zip(*parts, strict=True))
+        return earliest_s.min(axis=0), latest_s.max(axis=0)
 
     @cached_property
     def began_s(self) -> Floats:
@@ -132,40 +124,28 @@ def lay_out(window: Window) -> Grid:
     start_s, duration_s = np.empty(shape), np.empty(shape)
     in_parallel(start_s.size, shape[0], lambda first, end: start_s[first:end].fill(np.nan))
     rank = np.full((job.parallelism.dp_size, job.parallelism.pp_size), -1, np.int64)
-    columns = Columns(
-        trace=trace,
-        steps=np.asarray(window.steps, np.int64),
-        simulated=is_simulated(job.op_types),
-        has_chunk=has_chunk(job.op_types),
-        table=_table(template),
-        mc_of_op=template.mc,
-    )
+    steps, table = np.asarray(window.steps, np.int64), _table(template)
+    simulated, chunked = is_simulated(job.op_types), has_chunk(job.op_types)
+    columns = Columns(trace, steps, simulated, chunked, table, template.mc)
     problem, row = place_rows(columns, start_s, duration_s, rank)
     if problem != GOOD:
         _refuse(problem, row, trace, template, start_s)
-    return Grid(
-        template,
-        window.steps,
-        start_s,
-        duration_s,
-        rank,
-        origin_s(window, window.steps),
-        imputed=_imputed(window, template, columns.table),
-    )
+    grid = Grid(template, window.steps, start_s, duration_s, rank, origin_s(window, window.steps))
+    return replace(grid, imputed=_imputed(window, template, table))
 
 
 def _imputed(
     window: Window, template: Template, table: NDArray[np.int32]
 ) -> NDArray[np.int8] | None:
     """[ops, lanes], the operations that were not recorded; None where there are none."""
-    found, steps = window.imputed, np.asarray(window.steps, np.int64)
-    if found is None:
+    imputed, steps = window.imputed, np.asarray(window.steps, np.int64)
+    if imputed is None:
         return None
     flags = np.zeros((template.num_ops, window.job.parallelism.dp_size * steps.size), np.int8)
-    for (dp_rank, stage), of_worker in found.absent.items():
+    for (dp_rank, stage), of_worker in imputed.absent.items():
         lanes = dp_rank * steps.size + np.flatnonzero(np.isin(steps, of_worker))
         flags[np.ix_(template.stage == stage, lanes)] = ABSENT
-    lone = found.lone[np.isin(found.lone[:, 0], steps)]
+    lone = imputed.lone[np.isin(imputed.lone[:, 0], steps)]
     step, dp_rank, stage, code, seq_id = lone.T
     flags[table[stage, code, seq_id], dp_rank * steps.size + np.searchsorted(steps, step)] = LONE
     return flags if flags.any() else None
@@ -202,20 +182,12 @@ def _template(window: Window) -> Template:
         )
     lane = trace.select(rows)
     lane = lane.select(_recorded_order(lane, job))
-    start_s, end_s = _times(window, lane)
+    columns = (lane.stage, lane.optype, lane.seq_id, lane.mc, lane.mb_id)
+    stage, optype, seq_id, mc, mb_id = (column.astype(np.int64) for column in columns)
     return Template(
-        parallelism=job.parallelism,
-        op_types=job.op_types,
-        stage=lane.stage.astype(np.int64),
-        optype=lane.optype.astype(np.int64),
-        seq_id=lane.seq_id.astype(np.int64),
-        mc=lane.mc.astype(np.int64),
-        mb_id=lane.mb_id.astype(np.int64),
-        start_s=start_s,
-        end_s=end_s,
-        dp_rank=dp_rank,
-        step_at=step_at,
-    )
+        job.parallelism, job.op_types, stage, optype, seq_id, mc, mb_id, *_times(window, lane),
+        dp_rank, step_at,
+    )  # fmt: skip
 
 
 def _best_recorded(window: Window) -> tuple[int, int]:
@@ -223,13 +195,14 @@ def _best_recorded(window: Window) -> tuple[int, int]:
 
     Imputed times are no record of which operation followed which.
     """
-    if (found := window.imputed) is None:
+    if (imputed := window.imputed) is None:
         return 0, 0
     steps = np.asarray(window.steps, np.int64)
     num_imputed = np.zeros((steps.size, window.job.parallelism.dp_size), np.int64)
-    for (dp_rank, _), of_worker in found.absent.items():
-        num_imputed[np.isin(steps, of_worker), dp_rank] += found.num_ops  # more than any lone ones
-    lone = found.lone[np.isin(found.lone[:, 0], steps)]
+    for (dp_rank, _), of_worker in imputed.absent.items():
+        # More than all lone operations together.
+        num_imputed[np.isin(steps, of_worker), dp_rank] += imputed.num_ops
+    lone = imputed.lone[np.isin(imputed.lone[:, 0], steps)]
     np.add.at(num_imputed, (np.searchsorted(steps, lone[:, 0]), lone[:, 1]), 1)
     return divmod(int(num_imputed.argmin()), num_imputed.shape[1])
 
@@ -334,10 +307,9 @@ def rows_of(trace: Trace, simulated: NDArray[np.bool_], of_step: int, of_dp: int
     if isinstance(trace, RunTrace):
         runs = trace.runs
         rows = runs.rows_of_runs(np.flatnonzero((runs.step == of_step) & (runs.dp_rank == of_dp)))
-        of_run: Ints = rows[simulated[runs.at("optype", rows)]]
-        return of_run
-    found = np.flatnonzero((trace.step == of_step) & (trace.dp_rank == of_dp))
-    return found[simulated[trace.optype[found]]]
+    else:
+        rows = np.flatnonzero((trace.step == of_step) & (trace.dp_rank == of_dp))
+    return np.asarray(rows[simulated[trace.at("optype", rows)]])
 
 
 Filled = tuple[Floats, Floats, Ints]  # start_s, duration_s and rank of a grid
@@ -360,17 +332,17 @@ def place_rows(
             return problem, row
         placed += count
     for model in np.unique(alike_to[like]).tolist():
-        mine = np.flatnonzero(like & (alike_to == model))
+        alike = np.flatnonzero(like & (alike_to == model))
         rows = np.arange(first[model], first[model + 1])
-        row = _place_alike(columns.trace, first[mine], lanes[mine], rows, op_of[rows], into)
+        row = _place_alike(columns.trace, first[alike], lanes[alike], rows, op_of[rows], into)
         if row >= 0:
             return NOT_FINITE, row
-        placed += mine.size * int(np.count_nonzero(op_of[rows] >= 0))
+        placed += alike.size * int(np.count_nonzero(op_of[rows] >= 0))
     return (GOOD if placed == start_s.size else MISSING), 0
 
 
 def _ranges(chosen: NDArray[np.bool_]) -> list[tuple[int, int]]:
-    """First and end of each stretch of chosen ones."""
+    """First and end of each stretch of chosen positions."""
     edges = np.flatnonzero(np.diff(chosen, prepend=False, append=False))
     return list(zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True))
 
@@ -482,15 +454,15 @@ def _keep_alike(  # type: ignore[no-untyped-def]
         if not like[run] or first[run + 1] - since != num_rows:
             like[run] = False
             continue
-        mine, its = slice(since, since + num_rows), slice(model, model + num_rows)
+        rows, model_rows = slice(since, since + num_rows), slice(model, model + num_rows)
         differences = 0
         # Of slices, no row is before the first one: loops over those are several times as fast.
-        stages, types, seq_ids, chunks = stage[mine], optype[mine], seq_id[mine], mc[mine]
-        its_stages, its_types = stage[its], optype[its]
-        its_seq_ids, its_chunks = seq_id[its], mc[its]
+        stages, types, seq_ids, chunks = stage[rows], optype[rows], seq_id[rows], mc[rows]
+        model_stages, model_types = stage[model_rows], optype[model_rows]
+        model_seq_ids, model_chunks = seq_id[model_rows], mc[model_rows]
         for row in range(num_rows):
-            differences |= stages[row] ^ its_stages[row] | types[row] ^ its_types[row]
-            differences |= seq_ids[row] ^ its_seq_ids[row] | chunks[row] ^ its_chunks[row]
+            differences |= stages[row] ^ model_stages[row] | types[row] ^ model_types[row]
+            differences |= seq_ids[row] ^ model_seq_ids[row] | chunks[row] ^ model_chunks[row]
         like[run] = differences == 0
 
 
@@ -542,11 +514,11 @@ def _side_by_side(  # type: ignore[no-untyped-def]
             op = op_of[offset]
             if op < 0:
                 continue
-            for each in range(base, top):
-                row = rows[each] + offset
+            for position in range(base, top):
+                row = rows[position] + offset
                 began_s, took_s = start_of_row_s[row], duration_of_row_s[row]
                 if not (np.isfinite(began_s) and np.isfinite(took_s)):
                     return row
-                start_s[op, lanes[each]] = began_s
-                duration_s[op, lanes[each]] = took_s
+                start_s[op, lanes[position]] = began_s
+                duration_s[op, lanes[position]] = took_s
     return -1

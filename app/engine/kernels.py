@@ -65,13 +65,13 @@ class _Cache(FunctionCache):  # type: ignore[misc]
             return False
 
 
-def kernel(function: Function) -> Function:
+def kernel(function: Function) -> Any:
     """The function, compiled at its first call, without the GIL.
 
     Rows are copied by a loop: an assignment of slices compiles the text of its error, in 3 s.
     """
     compiled: Any = njit(nogil=True)(function)
-    # Else numba compiles it once more for each constant with which another kernel calls it.
+    # Else numba compiles it once more for every constant with which another kernel calls it.
     inherited = compiled.get_call_template
     compiled.get_call_template = lambda args, kws: inherited(
         [unliteral(arg) for arg in args],
@@ -81,13 +81,12 @@ def kernel(function: Function) -> Function:
     with suppress(RuntimeError):
         compiled._cache = _Cache(function)
     KERNELS.append(compiled)
-    found: Function = compiled
-    return found
+    return compiled
 
 
 def num_missing() -> int:
-    """How many kernels the cache on disk lacks as they are now."""
-    caches = (each._cache for each in KERNELS)
+    """Number of kernels that the cache on disk lacks as they are now."""
+    caches = (compiled._cache for compiled in KERNELS)
     return sum(not (isinstance(cache, _Cache) and cache.is_filled()) for cache in caches)
 
 
@@ -125,7 +124,7 @@ MAX_THREADS = 8
 def in_parallel(size: int, count: int, part: Callable[[int, int], T]) -> list[T]:
     """Results of `part(first, end)` over ranges that cover `count`, for work on `size` values."""
     threads = _threads() if size >= WORTH_A_THREAD else 1
-    bounds = [count * each // threads for each in range(threads + 1)]
+    bounds = [count * thread // threads for thread in range(threads + 1)]
     return all_of(size, [partial(part, *ends) for ends in pairwise(bounds)])
 
 
@@ -137,7 +136,7 @@ def all_of(size: int, calls: Iterable[Callable[[], T]]) -> list[T]:
     with ThreadPoolExecutor(_threads(), thread_name_prefix="engine") as pool:
         # Each in the caller's context, whose work budget it keeps to.
         begun = [pool.submit(copy_context().run, call) for call in calls]
-        return [each.result() for each in begun]
+        return [future.result() for future in begun]
 
 
 def _threads() -> int:

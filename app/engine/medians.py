@@ -57,24 +57,24 @@ def median(values, count):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def _medians(rows, found):  # type: ignore[no-untyped-def]
+def _medians(rows, medians):  # type: ignore[no-untyped-def]
     values = np.empty(rows.shape[1])
-    for row in range(found.size):
+    for row in range(medians.size):
         count = 0
         for value in rows[row]:
             if not np.isnan(value):
                 values[count] = value
                 count += 1
-        found[row] = median(values, count) if count else np.nan
+        medians[row] = median(values, count) if count else np.nan
 
 
 def medians_of_known(values: Floats) -> Floats:
     """[...], medians of rows [..., n] without their NaN; NaN where all of a row are."""
     num_rows = math.prod(values.shape[:-1])  # reshape cannot infer it where rows are empty
     rows = np.ascontiguousarray(values, np.float64).reshape(num_rows, values.shape[-1])
-    found = np.empty(num_rows)
-    _medians(rows, found)
-    return found.reshape(values.shape[:-1])
+    medians = np.empty(num_rows)
+    _medians(rows, medians)
+    return medians.reshape(values.shape[:-1])
 
 
 def median_of(values: Floats) -> float:
@@ -88,7 +88,7 @@ def median_of(values: Floats) -> float:
     return float((lower + half[-1]) / 2)
 
 
-# Of larger arrays a sample says first where the median is: so many values, and so many on each side
+# In larger arrays a sample first brackets the median: so many values, and so many on each side
 # of the middle, four standard errors of its rank.
 _SAMPLED, _MARGIN = 1 << 12, 128
 _BLOCK_VALUES = 1 << 18

@@ -29,7 +29,7 @@ def release_large_blocks() -> bool:
     """Return large freed blocks; by default glibc raises its threshold with each larger block.
 
     After one body of 32 MB it would keep twice as much forever. And each new thread would get a
-    heap of its own, up to eight for each core, whose free blocks no other thread uses: memory would
+    heap of its own, up to eight a core, whose free blocks no other thread uses: memory would
     grow for as long as there are new threads. False if not glibc.
     """
     return _set(_MAX_ARENAS, NUM_ARENAS) and _keep(
@@ -40,7 +40,7 @@ def release_large_blocks() -> bool:
 def return_freed_memory() -> bool:
     """Return to the system what was freed between blocks in use; False if not glibc.
 
-    It takes some 0.1 s for each GB, so it is for the end of large work.
+    It takes some 0.1 s a GB, so it is for the end of large work.
     """
     if sys.platform != "linux":
         return False

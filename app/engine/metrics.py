@@ -24,9 +24,8 @@ def known_slowdown(actual_s: Floats, ideal_s: Floats, is_known: NDArray[np.bool_
     """
     total_s = np.where(is_known, actual_s, 0.0).sum(axis=-1)
     least_s = np.where(is_known, ideal_s, 0.0).sum(axis=-1)
-    found: Floats = np.full(total_s.shape, np.nan)
-    np.divide(total_s, least_s, out=found, where=least_s > 0)
-    return found
+    unknown: Floats = np.full(total_s.shape, np.nan)
+    return np.asarray(np.divide(total_s, least_s, out=unknown, where=least_s > 0))
 
 
 def recovered_share(actual_s: Floats, repaired_s: Floats, ideal_s: Floats) -> float | None:
@@ -64,9 +63,9 @@ def binomial_tail(hits: int, trials: int, chance: float) -> float:
         return 0.0
     if chance >= 1.0:
         return 1.0
-    total, of_all = 0.0, lgamma(trials + 1)
+    total, all_ways = 0.0, lgamma(trials + 1)
     for count in range(hits, trials + 1):
-        ways = of_all - lgamma(count + 1) - lgamma(trials - count + 1)
+        ways = all_ways - lgamma(count + 1) - lgamma(trials - count + 1)
         term = exp(ways + count * log(chance) + (trials - count) * log1p(-chance))
         total += term
         if term < 1e-12 * total:

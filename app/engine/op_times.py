@@ -14,7 +14,7 @@ from app.engine.grid import Grid
 from app.engine.kernels import in_parallel, kernel
 from app.engine.replays import WindowReplay
 from app.engine.template import Template
-from app.engine.what_if import Replayer
+from app.result.window_result import OptypeTime, StageCompute
 from app.trace.ops import BACKWARD_WEIGHT, NUM_CODES, Direction, OpKind
 from app.trace.window import Floats, Ints
 
@@ -56,14 +56,8 @@ def launch_delay(grid: Grid, graph: StepGraph) -> LaunchDelay:
     by_code = np.bincount(template.optype, weights=by_op) / (dp_size * pp_size * grid.num_steps)
     return LaunchDelay(
         {template.op_types.name(code): float(by_code[code]) for code in template.present},
-        *(_by_worker(lanes_s, dp_size) for lanes_s in (late_s, waited_s)),
+        *(times_s.reshape(pp_size, dp_size, -1).mean(axis=2).T for times_s in (late_s, waited_s)),
     )
-
-
-def _by_worker(lanes_s: Floats, dp_size: int) -> Floats:
-    """[dp, pp], the mean over steps of [pp, lanes]."""
-    by_step = lanes_s.reshape(lanes_s.shape[0], dp_size, -1)
-    return np.asarray(by_step.mean(axis=2).T)
 
 
 @kernel
@@ -152,138 +146,92 @@ def _blame(  # type: ignore[no-untyped-def]
 
 
 @dataclass(frozen=True, slots=True)
-class TypeTime:
-    """Mean seconds per step and worker in operations of one type.
-
-    Communication waits until the last arrival, then transfers; both are None for compute.
-    """
-
-    recorded_s: float
-    transfer_s: float | None
-    wait_s: float | None
-
-
-@dataclass(frozen=True, slots=True)
 class OpTimes:
-    """Mean times over all steps.
+    """Mean times over all steps: of a micro-batch, over all chunks of a stage, and by type.
 
-    `forward_s` and `backward_s` [pp] are per micro-batch on the stage, over all its chunks; None if
-    it has none. The keys of `by_type` are those of the op-type slowdowns.
+    The keys of `by_type` are those of the op-type slowdowns. Communication waits until the last
+    arrival, then transfers; both are None for compute.
     """
 
-    forward_s: list[float | None]
-    backward_s: list[float | None]
-    by_type: dict[str, TypeTime]
-
-
-@dataclass(frozen=True, slots=True)
-class _Rows:
-    """[ops] sums over all lanes of a group, seconds: own time, and recorded communication."""
-
-    group: Replayer
-    own_s: Floats
-    recorded_s: Floats
+    stages: StageCompute
+    by_type: dict[str, OptypeTime]
 
 
 def op_times(replay: WindowReplay) -> OpTimes:
     """Mean times of a window, from own durations and recorded communication."""
-    sums = [_sums(group) for group in replay.groups]
-    return OpTimes(
-        _of_stages(replay, sums, Direction.FORWARD),
-        _of_stages(replay, sums, Direction.BACKWARD),
-        _of_types(replay, sums),
+    pp_size = replay.window.job.parallelism.pp_size
+    # Seconds and micro-batches by stage, then own seconds and recorded ones by code.
+    of_stages = {way: np.zeros((2, pp_size)) for way in (Direction.FORWARD, Direction.BACKWARD)}
+    by_code_s = np.zeros((2, NUM_CODES))
+    for group in replay.groups:
+        template = group.template
+        communicates = template.op_types.flags(lambda spec: spec.kind is not OpKind.COMPUTE)
+        rows = np.flatnonzero(communicates[template.optype])
+        every_row = np.arange(template.num_ops)
+        own_s = _row_sums(group.durations.recorded_s, every_row, template.num_ops)
+        recorded_s = _row_sums(group.grid.duration_s, rows, template.num_ops)
+        for total_s, times_s in zip(by_code_s, (own_s, recorded_s), strict=True):
+            total_s += np.bincount(template.optype, times_s, NUM_CODES)
+        for direction, (seconds, count) in of_stages.items():
+            ops = _computing(template, direction)
+            seconds += np.bincount(template.stage[ops], own_s[ops], pp_size)
+            count += _microbatches(template, ops, pp_size) * group.grid.start_s.shape[1]
+    forward, backward = (
+        tuple(float(seconds / count) if count else None for seconds, count in totals.T)
+        for totals in of_stages.values()
     )
-
-
-def _sums(group: Replayer) -> _Rows:
-    template, own_s = group.template, group.durations.recorded_s
-    by_code = template.op_types.by_code
-    talks = [code for code in template.present if by_code[code].kind is not OpKind.COMPUTE]
-    talking = np.isin(template.optype, talks)
-    return _Rows(
-        group,
-        _row_sums(own_s, np.arange(template.num_ops), template.num_ops),
-        _row_sums(group.grid.duration_s, np.flatnonzero(talking), template.num_ops),
-    )
+    return OpTimes(StageCompute(forward=forward, backward=backward), _of_types(replay, by_code_s))
 
 
 def _row_sums(values: Floats, rows: Ints, num_ops: int) -> Floats:
     """[ops], sums of some rows over all lanes; 0 for the others."""
-    found = np.zeros(num_ops)
+    sums = np.zeros(num_ops)
     parts = in_parallel(
         rows.size * values.shape[1],
         rows.size,
         lambda first, end: row_sums(values, rows[first:end]),
     )
-    found[rows] = np.concatenate(parts)
-    return found
-
-
-def _of_stages(replay: WindowReplay, sums: list[_Rows], direction: Direction) -> list[float | None]:
-    """[pp], seconds a micro-batch."""
-    pp_size = replay.window.job.parallelism.pp_size
-    total_s, count = np.zeros(pp_size), np.zeros(pp_size)
-    for rows in sums:
-        template = rows.group.template
-        ops = _computing(template, direction)
-        stage = template.stage[ops]
-        total_s += np.bincount(stage, rows.own_s[ops], pp_size)
-        num_lanes = rows.group.grid.start_s.shape[1]
-        count += _microbatches(template, ops, pp_size) * num_lanes
-    return [float(t / n) if n else None for t, n in zip(total_s, count, strict=True)]
+    sums[rows] = np.concatenate(parts)
+    return sums
 
 
 def _computing(template: Template, direction: Direction) -> Ints:
-    by_code = template.op_types.by_code
-    codes = [
-        code
-        for code in template.present
-        if by_code[code].kind is OpKind.COMPUTE
-        and (
-            by_code[code].direction is direction
-            or (direction is Direction.BACKWARD and by_code[code].name == BACKWARD_WEIGHT)
+    names = {BACKWARD_WEIGHT} if direction is Direction.BACKWARD else set()
+    flags = template.op_types.flags(
+        lambda spec: (
+            spec.kind is OpKind.COMPUTE and (spec.direction is direction or spec.name in names)
         )
-    ]
-    return np.flatnonzero(np.isin(template.optype, codes))
+    )
+    return np.flatnonzero(flags[template.optype])
 
 
 def _microbatches(template: Template, ops: Ints, pp_size: int) -> Floats:
     """[pp], micro-batches of a step: each is computed once in every chunk of the stage."""
-    by_code = template.op_types.by_code
-    second = [code for code in template.present if by_code[code].name == BACKWARD_WEIGHT]
-    whole = ops[~np.isin(template.optype[ops], second)]
-    stage = template.stage[whole]
-    pairs = set(zip(stage.tolist(), template.mc[whole].tolist(), strict=True))
-    num_of_stage = np.bincount(np.array([at for at, _ in pairs], np.int64), minlength=pp_size)
-    num_chunks = np.maximum(num_of_stage, 1)
+    is_second_half = template.op_types.flags(lambda spec: spec.name == BACKWARD_WEIGHT)
+    passes = ops[~is_second_half[template.optype[ops]]]
+    stage = template.stage[passes]
+    of_chunks = np.unique(np.stack([stage, template.mc[passes]]), axis=1)[0]
+    num_chunks = np.maximum(np.bincount(of_chunks, minlength=pp_size), 1)
     return np.asarray(np.bincount(stage, minlength=pp_size) / num_chunks)
 
 
-def _of_types(replay: WindowReplay, sums: list[_Rows]) -> dict[str, TypeTime]:
+def _of_types(replay: WindowReplay, by_code_s: Floats) -> dict[str, OptypeTime]:
+    """Mean times by type of own and recorded seconds [2, codes]."""
     sizes, by_code = replay.window.job.parallelism, replay.window.job.op_types.by_code
     num_worker_steps = sizes.dp_size * sizes.pp_size * len(replay.steps)
-    own_s: dict[str, float] = {}
-    recorded_s: dict[str, float] = {}
-    talks: dict[str, bool] = {}
-    by_group = [
-        [np.bincount(rows.group.template.optype, times_s, NUM_CODES) for times_s in both]
-        for rows, both in ((rows, (rows.own_s, rows.recorded_s)) for rows in sums)
-    ]
-    own_of, talked_of = np.sum(by_group, axis=0).tolist()
-    for code in sorted({code for rows in sums for code in rows.group.template.present}):
+    totals_s: dict[str, Floats] = {}
+    communicates: dict[str, bool] = {}
+    for code in sorted({code for group in replay.groups for code in group.template.present}):
         name = by_code[code].group
-        talks[name] = by_code[code].kind is not OpKind.COMPUTE
-        own_s[name] = own_s.get(name, 0.0) + own_of[code]
-        recorded_s[name] = recorded_s.get(name, 0.0) + talked_of[code]
+        communicates[name] = by_code[code].kind is not OpKind.COMPUTE
+        totals_s[name] = totals_s.get(name, np.zeros(2)) + by_code_s[:, code]
     return {
-        name: _time(own_s[name], recorded_s[name] if talks[name] else None, num_worker_steps)
-        for name in own_s
+        name: _time(*(total_s / num_worker_steps).tolist(), communicates=communicates[name])
+        for name, total_s in totals_s.items()
     }
 
 
-def _time(own_s: float, recorded_s: float | None, num_worker_steps: int) -> TypeTime:
-    own_s /= num_worker_steps
-    if recorded_s is None:
-        return TypeTime(own_s, None, None)
-    recorded_s /= num_worker_steps
-    return TypeTime(recorded_s, own_s, recorded_s - own_s)
+def _time(own_s: float, recorded_s: float, *, communicates: bool) -> OptypeTime:
+    if not communicates:
+        return OptypeTime(recorded=own_s, transfer=None, wait=None)
+    return OptypeTime(recorded=recorded_s, transfer=own_s, wait=recorded_s - own_s)

@@ -6,6 +6,7 @@ arrivals. Steps whose replicas differ in structure cannot be replayed and are re
 
 from collections import Counter
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -61,16 +62,12 @@ def _wait(
         if not is_absent[rows].any():
             continue
         block = replay.peers.block * (graph.meets[unit] != ALL_DP_RANKS)
-        for ranks in _ranks_by_block(block):
+        for ranks in (np.flatnonzero(block == number) for number in np.unique(block)):
             absent = is_absent[np.ix_(rows, ranks)]
             if absent.any() and not absent.all():
                 starts_s = start_s[np.ix_(rows, ranks)]
                 late_s = starts_s[absent].max() - starts_s[~absent].max()
                 waited_s[np.ix_(rows, ranks)] = max(late_s, 0.0)
-
-
-def _ranks_by_block(block: Ints) -> list[Ints]:
-    return [np.flatnonzero(block == number) for number in np.unique(block)]
 
 
 def group_by_structure(window: Window) -> tuple[list[tuple[int, ...]], list[SkippedStep]]:
@@ -84,10 +81,9 @@ def group_by_structure(window: Window) -> tuple[list[tuple[int, ...]], list[Skip
     refused = []
     for step in window.steps:
         replicas = [keys.of(step, dp) for dp in range(window.job.parallelism.dp_size)]
-        usual = Counter(replica.tobytes() for replica in replicas).most_common(1)[0][0]
-        other = next(
-            (dp for dp, replica in enumerate(replicas) if replica.tobytes() != usual), None
-        )
+        in_bytes = [replica.tobytes() for replica in replicas]
+        usual = Counter(in_bytes).most_common(1)[0][0]
+        other = next((dp for dp, replica in enumerate(in_bytes) if replica != usual), None)
         if other is None:
             groups.setdefault(usual, []).append(step)
         else:
@@ -112,20 +108,18 @@ class _Keys:
         starts = np.flatnonzero(
             (np.diff(step, prepend=-1) != 0) | (np.diff(dp_rank, prepend=-1) != 0)
         )
-        ends = np.append(starts[1:], step.size)
         places = zip(step[starts].tolist(), dp_rank[starts].tolist(), strict=True)
-        self._rows = dict(
-            zip(places, zip(starts.tolist(), ends.tolist(), strict=True), strict=True)
-        )
+        bounds = pairwise([*starts.tolist(), step.size])
+        self._rows = dict(zip(places, bounds, strict=True))
 
     def of(self, step: int, dp_rank: int) -> Ints:
         """Operations of one replica in one step."""
         first, end = self._rows.get((step, dp_rank), (0, 0))
         return self._key[first:end]
 
-    def difference(self, dp_rank: int, mine: Ints, usual: Ints) -> str:
+    def difference(self, dp_rank: int, replica: Ints, usual: Ints) -> str:
         """Text about one operation that a replica has and the others lack, or the reverse."""
-        extra, lacking = np.setdiff1d(mine, usual), np.setdiff1d(usual, mine)
+        extra, lacking = np.setdiff1d(replica, usual), np.setdiff1d(usual, replica)
         words = "lacks, unlike most others," if lacking.size else "has, unlike most others,"
         if not (extra.size or lacking.size):
             return f"dp rank {dp_rank} has an operation more than once"
@@ -147,8 +141,8 @@ class _Keys:
 class WindowReplay(ReplayGroups):
     """A window that is ready for questions: waits are taken out of its computations.
 
-    `arrivals` is None where no collective has several members. `held_up` [ops] of each group says
-    of the template's computations whether waiting collectives hold them up (1), do not (-1), or
+    `arrivals` is None where no collective has several members. `held_up` [ops] of each group has
+    for the template's computations whether waiting collectives hold them up (1), do not (-1), or
     may (0); empty where no computation needed the distinction.
     """
 
@@ -163,8 +157,6 @@ class _GridDraft:
     laid_out: tuple[Grid, StepGraph] | None
     refused: list[SkippedStep]
 
-
-Group = tuple[Replayer | None, list[SkippedStep]]
 
 # After this many steps whose record gives no valid order, the whole structure is refused.
 MAX_BAD_STEPS = 4
@@ -185,11 +177,11 @@ def prepare(window: Window) -> WindowReplay:
         drafts.append(_GridDraft(None, differing))
     # The order of operations on a worker is by its own clock: graphs need no corrected clocks.
     correction = measure_clocks(window, [draft.laid_out for draft in drafts if draft.laid_out])
-    found = [
+    prepared = [
         _group(window, draft, correction) for draft in _by_one_clock(window, drafts, correction)
     ]
-    groups = tuple(group for group, _ in found if group is not None)
-    refused = [skip for _, skips in found for skip in skips]
+    groups = tuple(group for group, _ in prepared if group is not None)
+    refused = [skip for _, skips in prepared for skip in skips]
     if not groups:
         raise InvalidTrace(f"step {refused[0].step}: {refused[0].reason}")
     skipped = sorted([*window.skipped, *refused], key=lambda skip: skip.step)
@@ -199,7 +191,9 @@ def prepare(window: Window) -> WindowReplay:
     return WindowReplay(window, groups, recorded.skipped, recorded.clocks, arrivals, held_up)
 
 
-def _group(window: Window, draft: _GridDraft, correction: ClockCorrection) -> Group:
+def _group(
+    window: Window, draft: _GridDraft, correction: ClockCorrection
+) -> tuple[Replayer | None, list[SkippedStep]]:
     """Replayer of the draft's steps; also refuses steps without a valid order by one clock."""
     refused, num_bad = draft.refused, 0
     while draft.laid_out is not None:
@@ -221,11 +215,11 @@ def _by_one_clock(
     window: Window, drafts: list[_GridDraft], correction: ClockCorrection
 ) -> list[_GridDraft]:
     """The drafts with all times by one clock and with step begins."""
-    grids = [correction.of(each.laid_out[0]) for each in drafts if each.laid_out]
+    grids = [correction.of(draft.laid_out[0]) for draft in drafts if draft.laid_out]
     corrected = iter(with_step_begins(grids, window))
     return [
-        replace(each, laid_out=(next(corrected), each.laid_out[1])) if each.laid_out else each
-        for each in drafts
+        replace(draft, laid_out=(next(corrected), draft.laid_out[1])) if draft.laid_out else draft
+        for draft in drafts
     ]
 
 
@@ -236,39 +230,36 @@ def _draft(window: Window, steps: tuple[int, ...]) -> _GridDraft:
     (a clock was set in the middle of the step).
     """
     refused: list[SkippedStep] = []
-    left, num_bad = steps, 0
-    while left:
+    remaining, num_bad = steps, 0
+    while remaining:
         checkpoint()
         try:
-            grid = lay_out(window if left == window.steps else window.only(left))
-            grid = replace(grid, origin_s=origin_s(window, left))
+            grid = lay_out(window if remaining == window.steps else window.only(remaining))
+            grid = replace(grid, origin_s=origin_s(window, remaining))
         except OtherStructure:
             raise
         except InvalidTrace as error:
-            return _GridDraft(None, [*refused, *_refusals(left, str(error))])
-        if still := _zero_length_steps(grid):
+            return _GridDraft(None, [*refused, *_refusals(remaining, str(error))])
+        earliest_s, latest_s = grid.spans_s
+        if (is_still := latest_s <= earliest_s).any():
+            still = tuple(np.asarray(grid.steps)[is_still].tolist())
             refused += _refusals(
                 still, "all of its operations are recorded at one moment, so it took no time"
             )
-            left = tuple(step for step in left if step not in still)
+            remaining = tuple(step for step in remaining if step not in still)
             continue
         try:
             return _GridDraft((grid, build_graph(grid.template)), refused)
         except InvalidTrace as error:
-            refused += _refusals(left[:1], str(error))
-            left, num_bad = left[1:], num_bad + 1
+            refused += _refusals(remaining[:1], str(error))
+            remaining, num_bad = remaining[1:], num_bad + 1
             if num_bad == MAX_BAD_STEPS:
-                return _GridDraft(None, [*refused, *_refusals(left, str(error))])
+                return _GridDraft(None, [*refused, *_refusals(remaining, str(error))])
     return _GridDraft(None, refused)
 
 
 def _refusals(steps: tuple[int, ...], reason: str) -> list[SkippedStep]:
     return [SkippedStep(step, reason) for step in steps]
-
-
-def _zero_length_steps(grid: Grid) -> tuple[int, ...]:
-    earliest_s, latest_s = grid.spans_s
-    return tuple(np.asarray(grid.steps)[latest_s <= earliest_s].tolist())
 
 
 def _checked(group: Replayer) -> Replayer:

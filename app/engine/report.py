@@ -1,8 +1,8 @@
-"""All figures of one window, and the result that says them (docs/glossary.md)."""
+"""All figures of one window, and the result with them (docs/glossary.md)."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Literal
 
 import numpy as np
@@ -14,7 +14,7 @@ from app.engine.clocks.measure import Clocks
 from app.engine.metrics import slowdown
 from app.engine.op_times import LaunchDelay, OpTimes, launch_delay, op_times
 from app.engine.replays import WindowReplay, prepare
-from app.engine.what_if import Mask, StepTimeQuestion, fix, keep_one_replica, keep_only
+from app.engine.what_if import Mask, Replayer, StepTimeQuestion
 from app.result.figures import MAX_DISCREPANCY, as_tuples, gpu_time_wasted
 from app.result.window_result import (
     MAX_CLOCKS,
@@ -27,9 +27,7 @@ from app.result.window_result import (
     ImputedRecord,
     JobSizes,
     LaunchDelayRecord,
-    OptypeTime,
     SkippedStepRecord,
-    StageCompute,
     StepTimes,
     WindowHeader,
     WindowResult,
@@ -40,7 +38,7 @@ from app.trace.window import Floats, Window
 
 @dataclass(frozen=True)
 class Report:
-    """What a window's steps lost, by type, rank, stage and worker; ratios are plain, times seconds.
+    """Losses of a window's steps by type, rank, stage and worker; ratios are plain, times seconds.
 
     T is the mean simulated step time, T_ideal the mean of those with every operation idealised.
     `window` has only the steps that were replayed. Shapes: `recorded_s`, `simulated_s`, `ideal_s`
@@ -90,13 +88,17 @@ class Report:
     @cached_property
     def is_absent(self) -> NDArray[np.bool_]:
         """[dp, pp, steps], whether all operations of a worker are imputed."""
-        return absent_workers(self.window)
+        imputed = self.window.imputed
+        is_absent = np.zeros((*self.worker_step_s.shape[:2], len(self.window.steps)), np.bool_)
+        for worker, steps in (imputed.absent if imputed else {}).items():
+            is_absent[worker] = np.isin(self.window.steps, steps)
+        return is_absent
 
     @property
     def worker_slowdown_estimate(self) -> Floats:
         """[dp, pp], min(dp-rank slowdown, stage slowdown), as published; NaN as above."""
-        found = _estimate(self.dp_rank_step_s, self.stage_step_s, self.ideal_s)
-        return np.where(self.is_absent.all(axis=2), np.nan, found)
+        estimate = _estimate(self.dp_rank_step_s, self.stage_step_s, self.ideal_s)
+        return np.where(self.is_absent.all(axis=2), np.nan, estimate)
 
     @cached_property
     def discrepancy(self) -> float:
@@ -120,25 +122,14 @@ class Report:
     @property
     def lone_share(self) -> float:
         """Lost operations of present workers, as a share of all operations."""
-        found = self.window.imputed
-        if found is None:
-            return 0.0
-        return len(found.lone) / self.window.trace.num_ops
+        imputed = self.window.imputed
+        return 0.0 if imputed is None else len(imputed.lone) / self.window.trace.num_ops
 
     @property
     def gpu_hours_lost(self) -> float:
         """GPU-hours lost to stragglers in the window's recorded time."""
         gpu_s = self.recorded_s.sum() * self.window.job.num_gpus
         return float(gpu_s * gpu_time_wasted(self.slowdown) / 3600)
-
-
-def absent_workers(window: Window) -> NDArray[np.bool_]:
-    """[dp, pp, steps], whether a worker is absent from a step of the window."""
-    sizes = window.job.parallelism
-    found = np.zeros((sizes.dp_size, sizes.pp_size, len(window.steps)), np.bool_)
-    for worker, steps in (window.imputed.absent if window.imputed else {}).items():
-        found[worker] = np.isin(window.steps, steps)
-    return found
 
 
 def analyse(window: Window) -> Report:
@@ -157,13 +148,13 @@ def analyse_replay(replay: WindowReplay) -> Report:
     types = _types(replay)
     questions: list[StepTimeQuestion] = [
         # Longest first, to keep all cores busy to the end.
-        *[keep_one_replica(stage) for stage in stages],
-        keep_one_replica(),
-        *[fix(stages=stage) for stage in stages],
-        *[keep_only(stages=stage) for stage in stages],
-        *[keep_only(optypes=mask) for mask in types.values()],
+        *[partial(Replayer.one_replica_kept, stages=stage) for stage in stages],
+        Replayer.one_replica_kept,
+        *[partial(Replayer.fixed_s, stages=stage) for stage in stages],
+        *[partial(Replayer.kept_s, stages=stage) for stage in stages],
+        *[partial(Replayer.kept_s, optypes=mask) for mask in types.values()],
     ]
-    answers = iter(replay.each(questions))
+    answers = iter(replay.answers(questions))
     worker_s = np.stack([next(answers) for _ in stages], axis=1)
     dp_rank_s = next(answers)
     fixed_s = [next(answers) for _ in stages]
@@ -182,7 +173,7 @@ def analyse_replay(replay: WindowReplay) -> Report:
         dp_rank_step_s=dp_rank_s,
         stage_step_s=stage_s,
         worker_step_s=worker_s,
-        stage_share=[metrics.recovered_share(simulated_s, each, ideal_s) for each in fixed_s],
+        stage_share=[metrics.recovered_share(simulated_s, step_s, ideal_s) for step_s in fixed_s],
         m_w=m_w,
         m_w_exact=m_w_exact,
         launch_delay=_launch_delay(replay),
@@ -194,10 +185,10 @@ def analyse_replay(replay: WindowReplay) -> Report:
 def _types(replay: WindowReplay) -> dict[str, Mask]:
     """[codes] mask of each op type that occurs; a direction's sends and recvs are one type."""
     by_code = replay.window.job.op_types.by_code
-    found: dict[str, Mask] = {}
+    masks: dict[str, Mask] = {}
     for code in sorted({code for group in replay.groups for code in group.template.present}):
-        found.setdefault(by_code[code].group, np.zeros(NUM_CODES, np.bool_))[code] = True
-    return found
+        masks.setdefault(by_code[code].group, np.zeros(NUM_CODES, np.bool_))[code] = True
+    return masks
 
 
 def _estimate(dp_rank_s: Floats, stage_s: Floats, ideal_s: Floats) -> Floats:
@@ -209,8 +200,9 @@ def _worker_shares(replay: WindowReplay, rankings: list[Floats]) -> list[float |
     """M_W by each ranking: share recovered by fixing the slowest 3 % of workers."""
     rank = replay.groups[0].grid.rank
     slowest = [metrics.slowest_workers(ranking, rank) for ranking in rankings]
-    repaired = replay.each([fix(workers=workers) for workers in slowest])
-    return [metrics.recovered_share(replay.simulated_s, each, replay.ideal_s) for each in repaired]
+    repaired_s = replay.answers([partial(Replayer.fixed_s, workers=workers) for workers in slowest])
+    simulated_s, ideal_s = replay.simulated_s, replay.ideal_s
+    return [metrics.recovered_share(simulated_s, step_s, ideal_s) for step_s in repaired_s]
 
 
 def _launch_delay(replay: WindowReplay) -> LaunchDelay:
@@ -231,10 +223,9 @@ RESULT_SCHEMA: Literal[1] = 1
 def report_result(report: Report) -> WindowResult:
     """The whole result, with `per_step`; unknown is None, never 0 or NaN.
 
-    Nothing has looked for causes, so "none found" would be a claim: findings are None.
+    Nothing has looked for causes, so an empty list would be a claim: findings are None.
     """
     ideal_s, gone = report.ideal_s, report.is_absent.all(axis=2)
-    times = report.op_times
     return structs.replace(
         result_without_figures(report.window),
         step_time_s=StepTimes(
@@ -271,15 +262,8 @@ def report_result(report: Report) -> WindowResult:
         m_w_exact=report.m_w_exact,
         m_s=report.stage_share[-1],
         stage_share=tuple(report.stage_share),
-        stage_compute_s=StageCompute(
-            forward=tuple(times.forward_s), backward=tuple(times.backward_s)
-        ),
-        optype_time_s={
-            name: OptypeTime(
-                recorded=of_type.recorded_s, transfer=of_type.transfer_s, wait=of_type.wait_s
-            )
-            for name, of_type in times.by_type.items()
-        },
+        stage_compute_s=report.op_times.stages,
+        optype_time_s=report.op_times.by_type,
         per_step=_per_step(report),
     )
 
@@ -287,7 +271,7 @@ def report_result(report: Report) -> WindowResult:
 def result_without_figures(window: Window) -> WindowResult:
     """The result of a window without one complete step: its header, and nothing measured."""
     sizes = window.job.parallelism
-    found = unmeasured_result(
+    result = unmeasured_result(
         WindowHeader(
             id=window.id,
             epoch=window.epoch,
@@ -309,7 +293,7 @@ def result_without_figures(window: Window) -> WindowResult:
         ((skip.step, skip.reason) for skip in window.skipped),
         reason="no step can be replayed",
     )
-    return structs.replace(found, imputed=imputed_record(window))
+    return structs.replace(result, imputed=imputed_record(window))
 
 
 def unmeasured_result(
@@ -371,16 +355,16 @@ def unmeasured_result(
 
 
 def imputed_record(window: Window) -> ImputedRecord | None:
-    """What was not recorded of the window's steps; None where nothing is imputed.
+    """Operations of the window's steps that were not recorded; None where nothing is imputed.
 
     Workers are those absent from some step, by rank. `steps` are those completed, as they were.
     """
-    found = window.imputed
-    if found is None:
+    imputed = window.imputed
+    if imputed is None:
         return None
     workers = [
         AbsentWorker(
-            rank=found.ranks[worker],
+            rank=imputed.ranks[worker],
             dp_rank=worker[0],
             stage=worker[1],
             host=window.hosts.get(worker),
@@ -388,16 +372,16 @@ def imputed_record(window: Window) -> ImputedRecord | None:
             last_step=steps[-1],
             num_steps=len(steps),
         )
-        for worker, steps in found.absent.items()
+        for worker, steps in imputed.absent.items()
     ]
     return ImputedRecord(
-        ops=found.num_ops,
-        lone_ops=len(found.lone),
-        share=found.num_ops / window.trace.num_ops,
+        ops=imputed.num_ops,
+        lone_ops=len(imputed.lone),
+        share=imputed.num_ops / window.trace.num_ops,
         workers=tuple(sorted(workers, key=lambda worker: worker.rank)),
         steps=tuple(
             CompletedStep(step=step.step, reason=step.reason, missing=tuple(step.missing))
-            for step in found.lacking
+            for step in imputed.lacking
         ),
     )
 

@@ -10,6 +10,7 @@ A wait for data before a step's first operation is part of the step, where the c
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from statistics import median_low
 
 import numpy as np
 
@@ -54,7 +55,7 @@ def with_step_begins(grids: Sequence[Grid], window: Window | None = None) -> lis
     """The grids of a window's structures, with the begin of each step in steady state."""
     waits_s = [_waited_s(grid, window) for grid in grids]
     if any(grid.origin_s is None for grid in grids):
-        return [_with_waits(*each) for each in zip(grids, waits_s, strict=True)]
+        return [_with_waits(grid, wait_s) for grid, wait_s in zip(grids, waits_s, strict=True)]
     steps: list[_Step] = sorted(
         (step for at, grid in enumerate(grids) for step in _steps(at, grid, waits_s[at])),
         key=lambda step: step.number,
@@ -62,25 +63,23 @@ def with_step_begins(grids: Sequence[Grid], window: Window | None = None) -> lis
     began_s = [grid.spans_s[0].copy() for grid in grids]
     for step, begin_s in zip(steps, _begins(steps), strict=True):
         began_s[step.grid][step.position] = begin_s
-    return [grid.with_begins(each) for grid, each in zip(grids, began_s, strict=True)]
+    return [grid.with_begins(begin_s) for grid, begin_s in zip(grids, began_s, strict=True)]
 
 
 def _with_waits(grid: Grid, waited_s: Floats) -> Grid:
     """Without origins: steps begin with the wait for data, or their earliest operation."""
     if not waited_s.any():
         return grid
-    first_s = grid.start_s[_first_rows(grid)].reshape(-1, grid.num_steps).min(axis=0)
-    earliest_s, _ = grid.spans_s
-    return grid.with_begins(np.minimum(earliest_s, first_s - waited_s))
+    return grid.with_begins(np.minimum(grid.spans_s[0], _first_start_s(grid) - waited_s))
 
 
 def _waited_s(grid: Grid, window: Window | None) -> Floats:
     """[steps], seconds that the worker with the earliest start waited for data before it."""
-    found = np.zeros(grid.num_steps)
+    total_s = np.zeros(grid.num_steps)
     if window is None:
-        return found
+        return total_s
     if not (rows := window.trace.rows_of_type(OP_CODES["data-wait"])).size:
-        return found
+        return total_s
     sizes, waits = grid.template.parallelism, window.trace.select(rows)
     is_here = np.isin(waits.step, np.asarray(grid.steps))
     is_here &= (waits.dp_rank < sizes.dp_size) & (waits.stage < sizes.pp_size)
@@ -101,17 +100,15 @@ def _waited_s(grid: Grid, window: Window | None) -> Floats:
         dp_rank[position] == waits.dp_rank
     )
     waited_s = np.where(is_of_first, np.maximum(0.0, until_s - begins_s), 0.0)
-    np.add.at(found, position, waited_s)
-    return found
+    np.add.at(total_s, position, waited_s)
+    return total_s
 
 
 def between_s(grid: Grid) -> Floats:
     """[steps], idle time from each step's begin to the first operation that is no receive."""
-    rows = _first_rows(grid)
     if grid.steady_began_s is None:
         return np.zeros(grid.num_steps)
-    first_s = grid.start_s[rows].reshape(-1, grid.num_steps).min(axis=0)
-    return np.asarray(np.maximum(0.0, first_s - grid.began_s))
+    return np.asarray(np.maximum(0.0, _first_start_s(grid) - grid.began_s))
 
 
 def before_first_s(grid: Grid) -> Floats:
@@ -122,8 +119,7 @@ def before_first_s(grid: Grid) -> Floats:
     """
     if grid.origin_s is not None or grid.steady_began_s is not None:
         return np.zeros(grid.num_steps)
-    first_s = grid.start_s[_first_rows(grid)].reshape(-1, grid.num_steps).min(axis=0)
-    return np.asarray(np.maximum(0.0, first_s - grid.began_s))
+    return np.asarray(np.maximum(0.0, _first_start_s(grid) - grid.began_s))
 
 
 def overlap_s(grid: Grid) -> Floats:
@@ -167,6 +163,12 @@ def _steps(at: int, grid: Grid, waited_s: Floats) -> list[_Step]:
     ]
 
 
+def _first_start_s(grid: Grid) -> Floats:
+    """[steps], earliest start of an operation that is no receive."""
+    first_s: Floats = grid.start_s[_first_rows(grid)].reshape(-1, grid.num_steps).min(axis=0)
+    return first_s
+
+
 def _first_rows(grid: Grid) -> Ints:
     """First operation of each stage that is no receive, for stages that have one.
 
@@ -180,50 +182,40 @@ def _first_rows(grid: Grid) -> Ints:
 
 
 def _begins(steps: Sequence[_Step]) -> list[float]:
-    """When each step began, in its own times."""
+    """Begin of each step, in its own times."""
     gaps_s = [
         _gap_s(before, step) if step.number == before.number + 1 else None
         for before, step in pairwise(steps)
     ]
-    usual_s = _usual_s(
-        [
-            gap_s - step.waited_s
-            for gap_s, step in zip(gaps_s, steps[1:], strict=True)
-            if gap_s is not None
-        ]
-    )
-    large = [
-        _is_outlier(gap_s - step.waited_s, usual_s, step.end_s - step.own_s)
+    own_gaps_s = [
+        (gap_s - step.waited_s, step.end_s - step.own_s)
         for gap_s, step in zip(gaps_s, steps[1:], strict=True)
         if gap_s is not None
     ]
-    may_be_odd = sum(large) <= max(_MAX_FEW_LARGE, _MAX_SHARE_LARGE * len(large))
-    found = []
-    for at, step in enumerate(steps):
-        own_s = step.own_s
-        gap_s = gaps_s[at - 1] if at else None
-        next_gap_s = gaps_s[at] if at + 1 < len(steps) else None
-        began_s = own_s
+    # The lower median: one of two gaps may be an outlier.
+    usual_s = median_low([gap_s for gap_s, _ in own_gaps_s]) if own_gaps_s else 0.0
+    num_large = sum(_is_outlier(gap_s, usual_s, length_s) for gap_s, length_s in own_gaps_s)
+    may_be_odd = num_large <= max(_MAX_FEW_LARGE, _MAX_SHARE_LARGE * len(own_gaps_s))
+    begins_s = []
+    for step, gap_s, next_gap_s, after in zip(
+        steps, [None, *gaps_s], [*gaps_s, None], [*steps[1:], None], strict=False
+    ):
+        began_s = own_s = step.own_s
         waited_s = step.waited_s
         if gap_s is not None and not (
             may_be_odd and _is_outlier(gap_s - waited_s, usual_s, step.end_s - own_s)
         ):
             began_s = own_s - gap_s
-        elif next_gap_s is not None:
+        elif after is not None and next_gap_s is not None:
             # From start to start on the same workers; the gap belongs to the next step.
-            period_s = _start_to_start_s(step, steps[at + 1])
+            period_s = _start_to_start_s(step, after)
             began_s = step.end_s - (period_s - max(0.0, next_gap_s)) - waited_s
         elif waited_s:
             began_s = own_s - waited_s
         # Also False for NaN.
         is_period = step.end_s - began_s >= _MIN_PERIOD * (step.end_s - own_s)
-        found.append(began_s if is_period else own_s)
-    return found
-
-
-def _usual_s(gaps_s: list[float]) -> float:
-    """The median, the lower one of an even number: one of two gaps may be an outlier."""
-    return sorted(gaps_s)[(len(gaps_s) - 1) // 2] if gaps_s else 0.0
+        begins_s.append(began_s if is_period else own_s)
+    return begins_s
 
 
 def _gap_s(before: _Step, step: _Step) -> float:

@@ -38,7 +38,7 @@ def longest_span_ns(bounds: Ints, start_ns: Ints, duration_ns: Ints) -> float:
 
 @kernel
 def _sort_steps(bounds, optype, seq_id, least, greatest, order, is_in_order):  # type: ignore[no-untyped-def]
-    """By type; `is_in_order` [steps] is False where numbers of a type do not ascend then."""
+    """Order by type; `is_in_order` [steps] is False where numbers of a type do not ascend then."""
     places = np.empty(greatest - least + 2, np.int64)
     for at in range(bounds.size - 1):
         first, end = bounds[at], bounds[at + 1]

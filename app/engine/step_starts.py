@@ -62,5 +62,4 @@ def _first_starts_s(window: Window, ahead_s: Mapping[str, float]) -> Sequence[fl
         start_s, place = trace.start_s, (trace.step, trace.dp_rank, trace.stage)
     start_s = start_s + correction_s[place[1], place[2]]
     np.minimum.at(first_s, np.searchsorted(steps, place[0]), start_s)
-    found: list[float] = first_s.tolist()
-    return found
+    return list(first_s.tolist())

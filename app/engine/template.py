@@ -63,13 +63,12 @@ class Template:
     @cached_property
     def listed(self) -> ListedOps:
         """The columns for rules that look at one operation at a time."""
-        return ListedOps(*(getattr(self, each.name).tolist() for each in fields(ListedOps)))
+        return ListedOps(*(getattr(self, column.name).tolist() for column in fields(ListedOps)))
 
     @cached_property
     def present(self) -> list[int]:
         """Codes of the op types that occur, ascending."""
-        found: list[int] = np.flatnonzero(np.bincount(self.optype)).tolist()
-        return found
+        return list(np.flatnonzero(np.bincount(self.optype)).tolist())
 
     @cached_property
     def type_names(self) -> frozenset[str]:
@@ -80,23 +79,23 @@ class Template:
     def of_stage(self) -> tuple[dict[str, list[int]], ...]:
         """Per stage, the operations of every known op type, in recorded order."""
         names = {code: spec.name for code, spec in self.op_types.by_code.items()}
-        found: tuple[dict[str, list[int]], ...] = tuple(
+        by_type: tuple[dict[str, list[int]], ...] = tuple(
             {name: [] for name in self.op_types.codes} for _ in range(self.parallelism.pp_size)
         )
         for op, (stage, code) in enumerate(zip(self.listed.stage, self.listed.optype, strict=True)):
-            found[stage][names[code]].append(op)
-        return found
+            by_type[stage][names[code]].append(op)
+        return by_type
 
     @cached_property
     def streams(self) -> tuple[dict[str, list[int]], ...]:
         """Per stage, the operations of each stream in recorded order; "" is no stream."""
-        found: tuple[dict[str, list[int]], ...] = tuple({} for _ in range(self.parallelism.pp_size))
+        of_stages: tuple[dict[str, list[int]], ...] = tuple({} for _ in self.of_stage)
         for code in self.present:
             spec = self.op_types.by_code[code]
-            for streams, of_type in zip(found, self.of_stage, strict=True):
+            for streams, of_type in zip(of_stages, self.of_stage, strict=True):
                 if of_type[spec.name]:
                     streams[spec.stream] = sorted(streams.get(spec.stream, []) + of_type[spec.name])
-        return found
+        return of_stages
 
     @cached_property
     def computes(self) -> tuple[list[int], ...]:

@@ -94,25 +94,6 @@ def step_times(graph: StepGraph, durations: Durations, keep: Keep, peers: Peers)
     return _step_times(graph, durations, source, _NO_EDITS, keep, peers)
 
 
-def edited_step_times(
-    graph: StepGraph, durations: Durations, source: Sources, edited_s: Floats, peers: Peers
-) -> Floats:
-    """Step time of every group with durations from anywhere.
-
-    Args:
-        graph: dependencies of one replica's step.
-        durations: recorded and ideal durations.
-        source: [rows], the row of `edited_s` to take, or `RECORDED`, or `IDEAL`.
-        edited_s: [edited rows, lanes], seconds.
-        peers: layout of the lanes.
-
-    Returns:
-        [groups], seconds.
-    """
-    keep = np.zeros((1, peers.num_peers), np.bool_)
-    return _step_times(graph, durations, source.astype(np.int32), edited_s, keep, peers)
-
-
 def ends(graph: StepGraph, durations: Durations, source: Sources, peers: Peers) -> Floats:
     """[rows, lanes], seconds: when every operation ends, from recorded and ideal durations."""
     end_s = np.empty((graph.num_rows + _SCRATCH_ROWS, peers.num_peers * peers.num_groups))
@@ -162,18 +143,18 @@ def _replay(  # type: ignore[no-untyped-def]
     waiting, zero, step = end_s.shape[0] - 3, end_s.shape[0] - 2, end_s.shape[0] - 1
     end_s[zero, :num_lanes] = 0.0
     end_s[step, :num_lanes] = -np.inf
-    whole = width == num_groups
+    is_whole = width == num_groups
     for unit in range(meets.size):
         # It starts with the later of two rows, which is written together with its own.
-        start, other, found = zero, zero, 0
+        start, other, num_waits = zero, zero, 0
         for member in range(unit_ptr[unit], unit_ptr[unit + 1]):
             row = unit_ops[member]
             for edge in range(pred_ptr[row], pred_ptr[row + 1]):
                 before = slot[preds[edge]]
-                found += 1
-                if found == 1:
+                num_waits += 1
+                if num_waits == 1:
                     start = before
-                elif found > 2:
+                elif num_waits > 2:
                     for lane in range(num_lanes):
                         end_s[waiting, lane] = max(end_s[start, lane], end_s[other, lane])
                     start = waiting
@@ -193,19 +174,19 @@ def _replay(  # type: ignore[no-untyped-def]
             start, other = waiting, waiting
         for member in range(unit_ptr[unit], unit_ptr[unit + 1]):
             row = unit_ops[member]
-            mine, origin = slot[row], source[row]
+            own, origin = slot[row], source[row]
             if origin == -2:
                 ideal = ideal_s[row]
                 for lane in range(num_lanes):
-                    end_s[mine, lane] = max(end_s[start, lane], end_s[other, lane]) + ideal
-            elif origin == -1 and whole:
+                    end_s[own, lane] = max(end_s[start, lane], end_s[other, lane]) + ideal
+            elif origin == -1 and is_whole:
                 for lane in range(num_lanes):
                     start_s = max(end_s[start, lane], end_s[other, lane])
-                    end_s[mine, lane] = start_s + recorded_s[row, lane]
-            elif origin >= 0 and whole:
+                    end_s[own, lane] = start_s + recorded_s[row, lane]
+            elif origin >= 0 and is_whole:
                 for lane in range(num_lanes):
                     start_s = max(end_s[start, lane], end_s[other, lane])
-                    end_s[mine, lane] = start_s + edited_s[origin, lane]
+                    end_s[own, lane] = start_s + edited_s[origin, lane]
             else:
                 ideal = ideal_s[row]
                 for peer in range(num_peers):
@@ -213,17 +194,17 @@ def _replay(  # type: ignore[no-untyped-def]
                     if origin == -1 or (origin == -3 and keep[op_class[row], peer]):
                         for lane in range(base, base + width):
                             start_s = max(end_s[start, lane], end_s[other, lane])
-                            end_s[mine, lane] = start_s + recorded_s[row, at + lane - base]
+                            end_s[own, lane] = start_s + recorded_s[row, at + lane - base]
                     elif origin == -3:
                         for lane in range(base, base + width):
-                            end_s[mine, lane] = max(end_s[start, lane], end_s[other, lane]) + ideal
+                            end_s[own, lane] = max(end_s[start, lane], end_s[other, lane]) + ideal
                     else:
                         for lane in range(base, base + width):
                             start_s = max(end_s[start, lane], end_s[other, lane])
-                            end_s[mine, lane] = start_s + edited_s[origin, at + lane - base]
+                            end_s[own, lane] = start_s + edited_s[origin, at + lane - base]
             if is_last[row]:
                 for lane in range(num_lanes):
-                    end_s[step, lane] = max(end_s[step, lane], end_s[mine, lane])
+                    end_s[step, lane] = max(end_s[step, lane], end_s[own, lane])
     for group in range(width):
         latest_s = end_s[step, group]
         for peer in range(1, num_peers):
@@ -281,9 +262,9 @@ class Replayer:
     @cached_property
     def ideal_s(self) -> float:
         """Seconds; every step has the same ideal."""
-        nothing = np.zeros((self.class_stage.size, 1), np.bool_)
-        alone = Peers(np.zeros(1, np.int64), 1)
-        return float(step_times(self.graph, self.durations, nothing, alone)[0])
+        keep = np.zeros((self.class_stage.size, 1), np.bool_)
+        one_lane = Peers(np.zeros(1, np.int64), 1)
+        return float(step_times(self.graph, self.durations, keep, one_lane)[0])
 
     def keep(
         self,
@@ -303,12 +284,30 @@ class Replayer:
         if optypes is not None:
             of_class &= optypes[self.class_code]
         ranks = np.ones(self.dp_size, np.bool_) if dp_ranks is None else dp_ranks
-        kept = of_class[:, None] & ranks
-        return kept if workers is None else kept & np.ascontiguousarray(workers.T[self.class_stage])
+        keep = of_class[:, None] & ranks
+        return keep if workers is None else keep & np.ascontiguousarray(workers.T[self.class_stage])
 
     def step_times(self, keep: Keep) -> Floats:
         """[steps], seconds, with only the operations in `keep` at their recorded durations."""
         return step_times(self.graph, self.durations, keep, self.peers)
+
+    def kept_s(self, **masks: Mask) -> Floats:
+        """[steps], seconds, with only these operations (`keep`) at their recorded durations."""
+        return self.step_times(self.keep(**masks))
+
+    def fixed_s(self, **masks: Mask) -> Floats:
+        """[steps], seconds, with only these operations (`keep`) ideal."""
+        return self.step_times(~self.keep(**masks))
+
+    def edited_s(self, source: Sources, times_s: Floats) -> Floats:
+        """[steps], seconds, with durations from anywhere.
+
+        `source` [rows] is the row of `times_s` [edited rows, lanes] to take, or `RECORDED`, or
+        `IDEAL`.
+        """
+        keep = np.zeros((1, self.peers.num_peers), np.bool_)
+        source = source.astype(np.int32)
+        return _step_times(self.graph, self.durations, source, times_s, keep, self.peers)
 
     def one_replica_kept(self, stages: Mask | None = None) -> Floats:
         """[dp, steps], seconds: only that replica's operations (on some stages) are recorded.
@@ -355,25 +354,6 @@ def replayer(grid: Grid, graph: StepGraph | None = None, own_s: Floats | None = 
 
 
 StepTimeQuestion = Callable[[Replayer], Floats]
-
-
-def keep_only(
-    *, optypes: Mask | None = None, stages: Mask | None = None, workers: Mask | None = None
-) -> StepTimeQuestion:
-    """Step times with only these operations at their recorded durations (`Replayer.keep`)."""
-    return lambda group: group.step_times(
-        group.keep(optypes=optypes, stages=stages, workers=workers)
-    )
-
-
-def fix(*, stages: Mask | None = None, workers: Mask | None = None) -> StepTimeQuestion:
-    """Step times with only these operations ideal."""
-    return lambda group: group.step_times(~group.keep(stages=stages, workers=workers))
-
-
-def keep_one_replica(stages: Mask | None = None) -> StepTimeQuestion:
-    """[dp, steps], with one replica's operations at their recorded durations."""
-    return lambda group: group.one_replica_kept(stages)
 
 
 @dataclass(frozen=True)
@@ -442,6 +422,6 @@ class ReplayGroups:
         order = np.argsort([step for group in self.groups for step in group.steps])
         return np.concatenate(answers, axis=-1)[..., order]
 
-    def each(self, questions: list[StepTimeQuestion]) -> list[Floats]:
+    def answers(self, questions: list[StepTimeQuestion]) -> list[Floats]:
         """Answers to independent questions, in parallel for large windows."""
         return all_of(self.size, [partial(self.joined, question) for question in questions])

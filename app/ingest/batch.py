@@ -5,7 +5,7 @@ in as few bytes as they need, laid out so that they compress well: a value has `
 little-endian, two's complement; byte 0 of all rows comes first, then byte 1 of all rows, and so on.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any
@@ -21,13 +21,13 @@ from app.ingest.wire.body import (
     MAX_ROWS,
     BinaryBatch,
     BinaryColumns,
+    Column,
     PackedColumn,
 )
-from app.ingest.wire.json_columns import JsonOps
 from app.trace.collectives import RankGroup
 from app.trace.job import Parallelism, Placement
 from app.trace.ops import BUILT_IN, OP_NAMES, OpTypes
-from app.trace.window import OPTIONAL, REQUIRED_WIRE_COLUMNS, WIRE_DTYPES, Ints, OpColumns, StepKind
+from app.trace.window import OPTIONAL, WIRE_DTYPES, Ints, OpColumns, StepKind
 
 Bools = NDArray[np.bool_]
 
@@ -37,12 +37,24 @@ _BYTES = 8  # of what a column is unpacked to
 _SAFE_WIDTH = 5
 
 
-def num_packed_rows(name: str, column: PackedColumn) -> int:
-    """How many values there are.
+def column_length(
+    name: str, column: Column, dtype: np.dtype[Any] | None = None, place: str = ""
+) -> int:
+    """How many values a column of the wire has; None: raw ones have the type of operations.
+
+    `place` comes before the words of an error in a raw column.
 
     Raises:
         InvalidRequest: no whole number of them, or they count from another column's.
     """
+    if isinstance(column, memoryview):
+        size = (_DTYPES[name] if dtype is None else dtype).itemsize
+        rows, rest = divmod(column.nbytes, size)
+        if rest:
+            raise InvalidRequest(
+                f"{place}column {name} has {column.nbytes} bytes: not a multiple of {size}"
+            )
+        return rows
     if column.kind == AFTER_END and name != "start_ns":
         raise InvalidRequest(f"column {name} is packed by kind {AFTER_END}: only start_ns may be")
     rows, rest = divmod(column.planes.nbytes, column.width)
@@ -116,17 +128,13 @@ class RowError:
     message: str
 
 
-@dataclass(frozen=True, slots=True)
-class CheckedRows:
-    """Which rows are taken ([ops] booleans), and the first few reasons for the others."""
-
-    taken: Bools
-    errors: list[RowError]
+# Which rows break a rule ([rows]), its code, and a message.
+Breach = tuple[Bools, str, str]
 
 
 @dataclass(frozen=True, slots=True)
 class RowRules:
-    """What a job's rows must keep to; `last_step` is the newest step known of its run."""
+    """Rules for the rows of a job; `last_step` is the newest step known of its run."""
 
     parallelism: Parallelism
     op_types: OpTypes = BUILT_IN
@@ -162,34 +170,41 @@ def are_all_valid(columns: OpColumns, rules: RowRules) -> bool:
     return True
 
 
-def check_rows(columns: OpColumns, rules: RowRules, name_of: Callable[[int], str]) -> CheckedRows:
-    """The rows that keep to every rule; each other one has the first rule that it breaks.
+def check_rows(
+    columns: OpColumns, rules: RowRules, name_of: Callable[[int], str]
+) -> tuple[Bools, list[RowError]]:
+    """Which rows keep to every rule ([ops] booleans), and errors of the first few others.
 
     `name_of` a row is the name of its operation type as it came.
     """
-    kinds = _row_breaches(columns, rules)
-    broken = np.stack([bad for bad, _, _ in kinds])
-    taken: Bools = np.logical_not(broken.any(axis=0))
-    errors = []
-    for index in np.flatnonzero(~taken)[:MAX_ERRORS].tolist():
-        _, code, message = kinds[int(broken[:, index].argmax())]
-        if code == _UNKNOWN:
-            message = _unknown_optype_message(name_of(index), rules.op_types)
-        errors.append(RowError(index, code, message))
-    return CheckedRows(taken, errors)
-
-
-def _row_breaches(columns: OpColumns, rules: RowRules) -> list[tuple[Bools, str, str]]:
-    """Which rows break a rule, its code, and what to say; the first that a row breaks counts."""
-    return [
+    breaches = [
         (columns.optype == UNKNOWN_OPTYPE, _UNKNOWN, ""),
         *(
-            _out_of_range(getattr(columns, name), name, least, most)
+            out_of_range(getattr(columns, name), name, least, most)
             for name, least, most in rules.bounds()
             if getattr(columns, name) is not None
         ),
         (columns.step > rules.last_step_taken, "step_jump", jump_message(rules)),
     ]
+    is_refused, errors = refused_rows(breaches, MAX_ERRORS)
+    for at, error in enumerate(errors):
+        if error.code == _UNKNOWN:
+            message = _unknown_optype_message(name_of(error.index), rules.op_types)
+            errors[at] = replace(error, message=message)
+    return ~is_refused, errors
+
+
+def refused_rows(
+    breaches: Sequence[Breach], max_errors: int | None = None
+) -> tuple[Bools, list[RowError]]:
+    """Which rows break a rule, and errors of the first few: of a row's breaches the first."""
+    broken = np.stack([is_broken for is_broken, _, _ in breaches])
+    is_refused: Bools = np.logical_or.reduce(broken)
+    errors = []
+    for index in np.flatnonzero(is_refused)[:max_errors].tolist():
+        _, code, message = breaches[int(broken[:, index].argmax())]
+        errors.append(RowError(index, code, message))
+    return is_refused, errors
 
 
 def jump_message(rules: RowRules) -> str:
@@ -202,9 +217,10 @@ def jump_message(rules: RowRules) -> str:
     )
 
 
-def _out_of_range(values: NDArray[Any], name: str, least: int, most: int) -> tuple[Bools, str, str]:
-    bad = (values < least) | (values > most)
-    return bad, f"{name}_out_of_range", f"{name} must lie in {least}..{most}"
+def out_of_range(values: NDArray[Any], name: str, least: int, most: int) -> Breach:
+    """The rows whose value lies outside these bounds."""
+    is_broken = (values < least) | (values > most)
+    return is_broken, f"{name}_out_of_range", f"{name} must lie in {least}..{most}"
 
 
 def _unknown_optype_message(name: str, op_types: OpTypes) -> str:
@@ -225,20 +241,27 @@ OptypeNameOf = Callable[[int], str]  # of a row's operation type
 
 def columns_from_buffers(wire: BinaryColumns, optypes: list[str], op_types: OpTypes) -> OpColumns:
     """Columns of a binary batch: views of it, but for the operation types and what is packed."""
+    columns: dict[str, Column] = {
+        name: column for name in WIRE_DTYPES if (column := getattr(wire, name)) is not None
+    }
+    check_lengths({name: column_length(name, column) for name, column in columns.items()})
     arrays: dict[str, NDArray[Any]] = {}
-    packed: dict[str, PackedColumn] = {}
-    for name in WIRE_DTYPES:
-        column = getattr(wire, name)
+    for name in starts_last(columns):
+        column = columns[name]
         if isinstance(column, memoryview):
-            arrays[name] = _column_array(name, column)
-        elif column is not None:
-            packed[name] = column
-    lengths = {name: array.size for name, array in arrays.items()}
-    _check_lengths(lengths | {name: num_packed_rows(name, each) for name, each in packed.items()})
-    if packed:
-        _unpack_columns(packed, arrays)
+            arrays[name] = np.frombuffer(column, _DTYPES[name])
+        elif name == "optype":
+            arrays[name] = _indices(column)
+        else:
+            values = unpack_values(name, column, arrays.get("duration_ns"))
+            arrays[name] = _narrowed(values, _DTYPES[name], column)
     codes = _codes_of(op_types, optypes) if op_types.user else _built_in_codes(tuple(optypes))
     return OpColumns(optype=codes[arrays.pop("optype")], **arrays)
+
+
+def starts_last(names: Iterable[str]) -> list[str]:
+    """The columns with `start_ns` last: packed, it may count from the ends of the rows before."""
+    return sorted(names, key="start_ns".__eq__)
 
 
 @lru_cache(64)
@@ -257,20 +280,6 @@ def _codes_of(op_types: OpTypes, optypes: Sequence[str]) -> NDArray[np.int16]:
     return codes
 
 
-def num_ops_in(wire: BinaryColumns) -> int:
-    """Number of rows of a binary batch that nothing else need be known of.
-
-    Raises:
-        InvalidRequest: no whole number of them.
-    """
-    step = wire.step
-    return (
-        num_packed_rows("step", step)
-        if isinstance(step, PackedColumn)
-        else _column_array("step", step).size
-    )
-
-
 def optype_names_in(wire: BinaryBatch) -> OptypeNameOf:
     """The operation type of each row as sent; "none" for a row without one."""
     column = wire.columns.optype
@@ -281,23 +290,6 @@ def optype_names_in(wire: BinaryBatch) -> OptypeNameOf:
         return wire.optypes[index] if 0 <= index < len(wire.optypes) else "none"
 
     return name
-
-
-def columns_from_json(ops: JsonOps, op_types: OpTypes) -> OpColumns:
-    """Columns of a JSON batch; what is left out is -1, and seq_id counted by start."""
-    lengths = {name: values.size for name, values in ops.integers.items() if values is not None}
-    _check_lengths({**lengths, "optype": len(ops.optype)})
-    integers = ops.integers
-    codes = [op_types.codes.get(name, UNKNOWN_OPTYPE) for name in ops.optype]
-    optype = np.array(codes, dtype=np.int16)
-    arrays = {
-        name: np.full(optype.size, -1) if values is None else values
-        for name, values in integers.items()
-        if values is not None or name in REQUIRED_WIRE_COLUMNS
-    }
-    if integers["seq_id"] is None:
-        arrays["seq_id"] = _count_by_start(arrays["step"], optype, arrays["start_ns"])
-    return OpColumns(**arrays, optype=optype)
 
 
 def columns_to_buffers(columns: OpColumns, op_types: OpTypes) -> tuple[list[str], dict[str, bytes]]:
@@ -313,25 +305,6 @@ def columns_to_buffers(columns: OpColumns, op_types: OpTypes) -> tuple[list[str]
         if (column := getattr(numbered, name)) is not None
     }
     return [op_types.name(code) for code in codes], buffers
-
-
-def _column_array(name: str, buffer: memoryview) -> NDArray[Any]:
-    dtype = _DTYPES[name]
-    if buffer.nbytes % dtype.itemsize:
-        raise InvalidRequest(
-            f"column {name} has {buffer.nbytes} bytes: not a multiple of {dtype.itemsize}"
-        )
-    return np.frombuffer(buffer, dtype=dtype)
-
-
-def _unpack_columns(packed: dict[str, PackedColumn], arrays: dict[str, NDArray[Any]]) -> None:
-    """Put the packed columns beside the others; starts last, since they may need durations."""
-    for name, each in sorted(packed.items(), key=lambda column: column[0] == "start_ns"):
-        if name == "optype":
-            arrays[name] = _indices(each)
-        else:
-            values = unpack_values(name, each, arrays.get("duration_ns"))
-            arrays[name] = _narrowed(values, _DTYPES[name], each)
 
 
 def _indices(column: PackedColumn) -> Ints:
@@ -353,34 +326,23 @@ def _narrowed(values: Ints, dtype: np.dtype[Any], column: PackedColumn) -> NDArr
     return values.astype(dtype) if fits else values  # which the rules then refuse
 
 
-def _check_lengths(lengths: dict[str, int]) -> None:
+def check_lengths(lengths: dict[str, int]) -> None:
+    """Refuse columns that are too long, or of different lengths."""
     if max(lengths.values()) > MAX_ROWS:
         raise TooLarge(f"a batch has at most {MAX_ROWS} rows: split it")
     if len(set(lengths.values())) > 1:
         raise InvalidRequest(f"columns must be of equal length, got {lengths}")
 
 
-def _count_by_start(step: Ints, optype: NDArray[np.int16], start_ns: Ints) -> Ints:
-    order = np.lexsort((start_ns, optype, step))
-    is_first = np.ones(order.size, dtype=np.bool_)
-    is_first[1:] = (np.diff(step[order]) != 0) | (np.diff(optype[order]) != 0)
-    position = np.arange(order.size)
-    first = np.maximum.accumulate(np.where(is_first, position, 0))
-    seq_id = np.empty(order.size, dtype=np.int64)
-    seq_id[order] = position - first
-    return seq_id
-
-
 GROUP_COLUMNS = ("step", "group", "kind", "sequence", "start_ns", "duration_ns", "num_bytes")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class GroupRows:
-    """What one batch says of its rank's groups; arrays are not to be written.
+class GroupColumns:
+    """Collectives inside groups as parallel columns, not to be written.
 
-    Shapes: all columns [rows] int64. `group` indexes `groups`, `kind` indexes `kinds`. `start_ns`
-    and `num_bytes` are -1 where they are not known. Of a rank that is `alone` nothing else is
-    recorded: no step waits for it. `local_rank` numbers the GPUs of its host, None if not known.
+    Shapes: all columns [rows] int64. `group` indexes `groups`, `kind` indexes `kinds`. Times are
+    nanoseconds of the rank's own clock; `start_ns` and `num_bytes` are -1 where not known.
     """
 
     groups: tuple[RankGroup, ...]
@@ -392,13 +354,23 @@ class GroupRows:
     start_ns: Ints
     duration_ns: Ints
     num_bytes: Ints
-    local_rank: int | None = None
-    is_alone: bool = False
 
     @property
     def num_rows(self) -> int:
         """Number of rows."""
         return int(self.step.size)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class GroupRows(GroupColumns):
+    """Collectives of one batch inside its rank's groups.
+
+    Of a rank that is `alone` nothing else is recorded: no step waits for it. `local_rank` numbers
+    the GPUs of its host, None if not known.
+    """
+
+    local_rank: int | None = None
+    is_alone: bool = False
 
     def select(self, rows: NDArray[Any] | slice) -> "GroupRows":
         """The same with only some of the rows."""
@@ -407,7 +379,7 @@ class GroupRows:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class OpBatch:
-    """What one worker sent at once.
+    """One batch of one worker.
 
     `steps_done` holds (step, number of its operations in all batches so far) for every step that
     the worker has finished, `step_kinds` which of them are no training steps. `dropped` is how many

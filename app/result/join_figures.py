@@ -86,8 +86,8 @@ def combine_results(results: Results) -> WindowResult:
 
     Windows without figures add their skipped steps and nothing else. The estimate of S_w and the
     share of a stage are exact; M_W is of each window's own slowest workers, lost GPU-hours are
-    against each window's own ideal, and times by stage and type are of windows that have them. What
-    was found is the newest window's: see app.result.join.
+    against each window's own ideal, and times by stage and type are of windows that have them. The
+    causes are the newest window's: see app.result.join.
     """
     known = [result for result in results if result.slowdown is not None]
     newest = replace(
@@ -336,8 +336,8 @@ def _means(of_windows: Sequence[FiguresT], weights: Floats) -> FiguresT:
     """The weighted mean of each element over the windows that know it; None where one has none."""
     if any(figures is None for figures in of_windows):
         return None
-    found: FiguresT = as_tuples(_mean(of_windows, weights))
-    return found
+    means: FiguresT = as_tuples(_mean(of_windows, weights))
+    return means
 
 
 def _mean(parts: Sequence[BySteps | None] | Sequence[Matrix], weights: Floats) -> Floats:
@@ -362,8 +362,8 @@ def _estimate(
         return None
     estimate = np.minimum(_mean(dp_ranks, weights)[:, None], _mean(stages, weights)[None, :])
     is_known = np.isfinite(_mean(workers, weights))
-    found: Matrix = as_tuples(np.where(is_known, estimate, np.nan))
-    return found
+    matrix: Matrix = as_tuples(np.where(is_known, estimate, np.nan))
+    return matrix
 
 
 def weighted(values: Sequence[float], weights: Floats) -> float:
@@ -403,7 +403,7 @@ def _of_loss(shares: Sequence[float | None], total: Weights) -> float | None:
 class _WindowArrivals:
     """Arrivals of a window, its number of steps, and seconds that these took."""
 
-    found: ArrivalsRecord
+    arrivals: ArrivalsRecord
     steps: float
     recorded_s: float
 
@@ -421,15 +421,15 @@ def _arrivals(known: Results) -> ArrivalsRecord | None:
     waited_for_s = ranks.means("waited_for_s")
     mean_step_s = sum(part.recorded_s for part in have) / sum(part.steps for part in have)
     joint = ArrivalsRecord(
-        num_occurrences=sum(part.found.num_occurrences for part in have),
-        num_ranks=max(part.found.num_ranks or len(part.found.rank) for part in have),
-        waiting_share=mean_known([(part.found.waiting_share, part.recorded_s) for part in have]),
+        num_occurrences=sum(part.arrivals.num_occurrences for part in have),
+        num_ranks=max(part.arrivals.num_ranks or len(part.arrivals.rank) for part in have),
+        waiting_share=mean_known([(part.arrivals.waiting_share, part.recorded_s) for part in have]),
         largest_share=max((wait_s or 0.0 for wait_s in waited_for_s), default=0.0) / mean_step_s,
         rank=tuple(ranks.at),
-        dp_rank=ranks.newest([part.found.dp_rank for part in have]),
-        stage=ranks.newest([part.found.stage for part in have]),
-        host=ranks.newest([part.found.host for part in have]),
-        local_rank=ranks.newest([part.found.local_rank for part in have]),
+        dp_rank=ranks.newest([part.arrivals.dp_rank for part in have]),
+        stage=ranks.newest([part.arrivals.stage for part in have]),
+        host=ranks.newest([part.arrivals.host for part in have]),
+        local_rank=ranks.newest([part.arrivals.local_rank for part in have]),
         waited_for_s=waited_for_s,
         waited_s=ranks.means("waited_s"),
         late_share=ranks.means("late_share"),
@@ -449,18 +449,18 @@ class _RankMeans:
 
     def __init__(self, parts: Sequence[_WindowArrivals]) -> None:
         self._parts = parts
-        every = sorted({rank for part in parts for rank in part.found.rank})
+        every = sorted({rank for part in parts for rank in part.arrivals.rank})
         self.at = {rank: at for at, rank in enumerate(every)}
-        self._columns = [np.array([self.at[rank] for rank in part.found.rank]) for part in parts]
+        self._columns = [np.array([self.at[rank] for rank in part.arrivals.rank]) for part in parts]
 
     def newest(self, of_windows: Sequence[Sequence[T | None]]) -> tuple[T | None, ...]:
         """Each rank's value in the newest window that knows it."""
-        found: list[T | None] = [None] * len(self.at)
+        latest: list[T | None] = [None] * len(self.at)
         for columns, values in zip(self._columns, of_windows, strict=True):
             for at, value in zip(columns.tolist(), values, strict=True):
                 if value is not None:
-                    found[at] = value
-        return tuple(found)
+                    latest[at] = value
+        return tuple(latest)
 
     def means(
         self, name: Literal["waited_for_s", "waited_s", "late_share", "own_delay_s"]
@@ -468,8 +468,8 @@ class _RankMeans:
         """The weighted mean of a rank's figures in the windows that know them."""
         total, weight = np.zeros(len(self.at)), np.zeros(len(self.at))
         for part, columns in zip(self._parts, self._columns, strict=True):
-            of_window = part.found.num_occurrences if name == "late_share" else part.steps
-            values = np.array(getattr(part.found, name), np.float64)
+            of_window = part.arrivals.num_occurrences if name == "late_share" else part.steps
+            values = np.array(getattr(part.arrivals, name), np.float64)
             is_known = np.isfinite(values)
             total[columns[is_known]] += values[is_known] * of_window
             weight[columns[is_known]] += of_window
@@ -479,9 +479,9 @@ class _RankMeans:
         """[steps][ranks], None for ranks that a window does not have; None if one has no steps."""
         rows: list[BySteps] = []
         for part, columns in zip(self._parts, self._columns, strict=True):
-            if part.found.per_step is None:
+            if part.arrivals.per_step is None:
                 return None
-            for values in part.found.per_step.waited_for_s:
+            for values in part.arrivals.per_step.waited_for_s:
                 row: list[float | None] = [None] * len(self.at)
                 for at, value in zip(columns.tolist(), values, strict=True):
                     row[at] = value
@@ -493,7 +493,7 @@ def _groups(parts: Sequence[_WindowArrivals]) -> tuple[RankGroupRecord, ...]:
     """Groups by name, those that wait longest first; their members as far as windows name them."""
     seen: dict[str, list[tuple[RankGroupRecord, float]]] = {}
     for part in parts:
-        for group in part.found.groups:
+        for group in part.arrivals.groups:
             seen.setdefault(group.name, []).append((group, part.steps))
     joint = [_group(of_group) for of_group in seen.values()]
     return tuple(sorted(joint, key=lambda group: -(group.waited_s or 0.0))[:MAX_GROUPS])
@@ -515,7 +515,7 @@ def _members(seen: Sequence[tuple[RankGroupRecord, float]]) -> tuple[GroupMember
         for member in group.members:
             weights = (member, steps, float(group.num_occurrences))
             by_rank.setdefault(member.rank, []).append(weights)
-    found = [
+    members = [
         replace(
             of_rank[-1][0],
             **_mean_fields([(member, s) for member, s, _ in of_rank], "waited_for_s", "waited_s"),
@@ -524,7 +524,7 @@ def _members(seen: Sequence[tuple[RankGroupRecord, float]]) -> tuple[GroupMember
         for of_rank in by_rank.values()
         if len(of_rank) == len(seen)
     ]
-    return tuple(sorted(found, key=lambda member: -(member.waited_for_s or 0.0)))
+    return tuple(sorted(members, key=lambda member: -(member.waited_for_s or 0.0)))
 
 
 def _late_ranks(
@@ -537,12 +537,12 @@ def _late_ranks(
     newest: dict[int, LateRankRecord] = {}
     late_steps: dict[int, float] = {}
     for part in parts:
-        for late in part.found.culprits:
+        for late in part.arrivals.culprits:
             newest[late.rank] = late
             so_far = late_steps.get(late.rank, 0.0)
             late_steps[late.rank] = so_far + (late.steps_late or 0.0) * part.steps
     total = sum(part.steps for part in parts)
-    found = [
+    late_ranks = [
         replace(
             late,
             waited_for_s=joint.waited_for_s[at],
@@ -553,4 +553,4 @@ def _late_ranks(
         )
         for late, at in ((late, ranks.at[rank]) for rank, late in newest.items())
     ]
-    return tuple(sorted(found, key=lambda late: -(late.share or 0.0)))
+    return tuple(sorted(late_ranks, key=lambda late: -(late.share or 0.0)))

@@ -122,10 +122,10 @@ def _with_common_names(parts: Sequence[WindowResult]) -> list[WindowResult]:
     }
     named: list[WindowResult] = []
     for part in parts:
-        found = part.findings
-        if found is not None and any(finding.cause in rotating for finding in found):
+        findings = part.findings
+        if findings is not None and any(finding.cause in rotating for finding in findings):
             renamed = (
-                _rotating(finding) if finding.cause in rotating else finding for finding in found
+                _rotating(finding) if finding.cause in rotating else finding for finding in findings
             )
             part = replace(part, findings=tuple(renamed))
         named.append(part)
@@ -159,10 +159,10 @@ def _first_recent_step(parts: Sequence[WindowResult]) -> int:
 
 def _onset_of_leading(parts: Sequence[WindowResult]) -> int:
     """The onset of the leading cause, if that lasts now and its onset is known; else 0."""
-    found = leading([finding for finding in parts[-1].findings or () if finding.end_step is None])
-    if found is None or found.cause == SILENT_WORKER or not _lasts(found):
+    first = leading([finding for finding in parts[-1].findings or () if finding.end_step is None])
+    if first is None or first.cause == SILENT_WORKER or not _lasts(first):
         return 0
-    key = finding_key(found)
+    key = finding_key(first)
     seen = [
         (part.steps[0], finding.onset_step)
         for part in parts
@@ -242,12 +242,12 @@ def _since_onset(
     whole: WindowResult, findings: Sequence[Finding], begin: int
 ) -> tuple[Finding, ...]:
     """The findings, without those that ended before, with costs since their onsets."""
-    found = (
+    lasting = (
         _cost_since_onset(finding, whole)
         for finding in findings
         if finding.end_step is None or finding.end_step >= begin
     )
-    return tuple(sorted(found, key=by_cost))
+    return tuple(sorted(lasting, key=by_cost))
 
 
 def _cost_since_onset(finding: Finding, whole: WindowResult) -> Finding:

@@ -15,5 +15,5 @@ class Record(msgspec.Struct, frozen=True, omit_defaults=True):
 
     def as_json(self) -> dict[str, Json]:
         """As objects, lists and plain values: what a reader of the JSON gets."""
-        found: dict[str, Json] = msgspec.json.decode(msgspec.json.encode(self))
-        return found
+        plain: dict[str, Json] = msgspec.json.decode(msgspec.json.encode(self))
+        return plain

@@ -145,13 +145,13 @@ def _means(groups: Sequence[range], weights: Sequence[Floats], values: BySteps) 
     """Weighted means of each group of places: of the known values, None where none is."""
     if not values:
         return (None,) * len(groups)
-    found: list[float | None] = []
+    means: list[float | None] = []
     for group, weight in zip(groups, weights, strict=True):
         part = np.array([values[at] for at in group], float)
         is_known = np.isfinite(part)
         total = weight[is_known].sum()
-        found.append(float((part * weight)[is_known].sum() / total) if total else None)
-    return tuple(found)
+        means.append(float((part * weight)[is_known].sum() / total) if total else None)
+    return tuple(means)
 
 
 def _groups(number: int, max_values: int = MAX_VALUES) -> list[range]:

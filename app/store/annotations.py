@@ -8,17 +8,16 @@ import secrets
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from fnmatch import fnmatchcase
-from typing import Annotated, Any, Literal, get_args
+from typing import Literal
 
-import msgspec
-from sqlalchemy import Connection, delete, func, or_, select
+from sqlalchemy import ColumnElement, Connection, delete, func, or_, select
 
 from app.alerts.labels import Matcher
 from app.errors import AnnotationNotFound, InvalidRequest, TooManyRequests
 from app.store import jobs
-from app.store.alerting.alerts import MAX_ACTOR, check_matchers, matchers_of
+from app.store.alerting.alerts import MAX_ACTOR, check_matchers
 from app.store.columns import checked_text, clipped
-from app.store.database import ListOrder, from_cursor, insert_new, of_run, split_page, to_cursor
+from app.store.database import HexId, ListOrder, from_cursor, insert_new, of_run, one_row, to_cursor
 from app.store.runs import current_epoch
 from app.store.tables import annotations, run_hosts
 from app.trace.job import job_of, project_of
@@ -35,7 +34,6 @@ AnnotationKind = Literal[
     "note",
     "other",
 ]
-KINDS: tuple[AnnotationKind, ...] = get_args(AnnotationKind)
 
 # Of a job, and beside them of the whole project; when another one comes, the oldest goes.
 MAX_ANNOTATIONS = 1000
@@ -48,7 +46,6 @@ MAX_AHEAD_S = 3600.0
 _MINUTE_S = 60.0
 _ID_BYTES = 12
 _HOST_LABEL = "host"
-_Id = Annotated[str, msgspec.Meta(pattern=r"\A[0-9a-f]{1,32}\Z")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,25 +75,25 @@ class Annotation:
         """Whether the matchers fit a job with these labels on these hosts."""
         names = [*hosts]
         return all(
-            any(fnmatchcase(name, each.pattern) for name in names) != each.is_negative
-            if each.label == _HOST_LABEL
-            else each.matches(labels)
-            for each in self.matchers
+            any(fnmatchcase(name, matcher.pattern) for name in names) != matcher.is_negative
+            if matcher.label == _HOST_LABEL
+            else matcher.matches(labels)
+            for matcher in self.matchers
         )
 
 
 _TABLE = annotations
-_COLUMNS = tuple(_TABLE.c[each.name] for each in fields(Annotation))
-_ORDER = ListOrder((_TABLE.c.at_s, _TABLE.c.annotation_id), tuple[float, _Id])
+_COLUMNS = tuple(_TABLE.c[field.name] for field in fields(Annotation))
+_ORDER = ListOrder((_TABLE.c.at_s, _TABLE.c.annotation_id), tuple[float, HexId])
 _NEWEST_FIRST = (_TABLE.c.at_s.desc(), _TABLE.c.annotation_id.desc())
 
 
 def new_id(project: str, job_id: str | None, idempotency_key: str | None) -> str:
-    """A new id; the same one for each attempt with the same key and job."""
+    """A new id; the same one for every attempt with the same key and job."""
     if idempotency_key is None:
         return secrets.token_hex(_ID_BYTES)
-    said = "\0".join((project, job_id or "", idempotency_key))
-    return hashlib.sha256(said.encode()).hexdigest()[: 2 * _ID_BYTES]
+    named = "\0".join((project, job_id or "", idempotency_key))
+    return hashlib.sha256(named.encode()).hexdigest()[: 2 * _ID_BYTES]
 
 
 def add(conn: Connection, wanted: Annotation) -> tuple[Annotation, bool]:
@@ -113,9 +110,9 @@ def add(conn: Connection, wanted: Annotation) -> tuple[Annotation, bool]:
     if wanted.job_id is not None:
         epoch = current_epoch(conn, wanted.job_id)
         wanted = replace(wanted, epoch=None if wanted.step is None else epoch)
-    stored = _find(conn, wanted.annotation_id)
-    if stored is not None:
-        return stored, False
+    query = select(*_COLUMNS).where(_TABLE.c.annotation_id == wanted.annotation_id)
+    if (stored := conn.execute(query).one_or_none()) is not None:
+        return Annotation(*stored), False
     _check_rate(conn, wanted)
     wanted = replace(wanted, author=clipped(wanted.author, MAX_ACTOR))
     insert_new(conn, _TABLE, [asdict(wanted)])  # another process may have stored the same attempt
@@ -129,17 +126,15 @@ def get(conn: Connection, project: str, annotation_id: str) -> Annotation:
     Raises:
         AnnotationNotFound: the project has no such annotation.
     """
-    found = _find(conn, annotation_id)
-    if found is None or found.project != project:
-        raise AnnotationNotFound(annotation_id)
-    return found
+    query = select(*_COLUMNS).filter_by(project=project, annotation_id=annotation_id)
+    return Annotation(*one_row(conn, query, AnnotationNotFound(annotation_id)))
 
 
 def remove(conn: Connection, project: str, annotation_id: str) -> Annotation:
     """Delete an annotation and return it; raises as `get` does."""
-    found = get(conn, project, annotation_id)
-    conn.execute(delete(_TABLE).where(_TABLE.c.annotation_id == annotation_id))
-    return found
+    removed = delete(_TABLE).filter_by(project=project, annotation_id=annotation_id)
+    row = one_row(conn, removed.returning(*_COLUMNS), AnnotationNotFound(annotation_id))
+    return Annotation(*row)
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +157,7 @@ def page(
     """All annotations of a project and its jobs, the newest first, and the next page's cursor."""
     query = select(*_COLUMNS).where(_TABLE.c.project == project, *_conditions(wanted))
     rows, more = _ORDER.page(conn, query, cursor, limit)
-    return [_annotation(row) for row in rows], more
+    return [Annotation(*row) for row in rows], more
 
 
 def page_of_job(
@@ -178,12 +173,14 @@ def page_of_job(
     Raises:
         JobNotFound: the job never registered.
     """
-    found = of_job(conn, job_id, wanted)
+    events = of_job(conn, job_id, wanted)
     if cursor is not None:
         before = from_cursor(cursor, _ORDER.shape)
-        found = [event for event in found if (event.at_s, event.annotation_id) < before]
-    events, more = split_page(found, limit)
-    return events, to_cursor(events[-1].at_s, events[-1].annotation_id) if more else None
+        events = [event for event in events if (event.at_s, event.annotation_id) < before]
+    if len(events) <= limit:
+        return events, None
+    last = events[limit - 1]
+    return events[:limit], to_cursor(last.at_s, last.annotation_id)
 
 
 def of_job(
@@ -203,24 +200,24 @@ def of_job(
     query = select(*_COLUMNS).where(or_(_TABLE.c.job_id == job_id, of_project))
     query = query.where(*_conditions(wanted or AnnotationFilter()))
     rows = conn.execute(query.order_by(*_NEWEST_FIRST).limit(limit))
-    found = [_annotation(row) for row in rows]
-    own = {**labels, "job": job_of(job_id), "project": project_of(job_id)}
+    events = [Annotation(*row) for row in rows]
+    all_labels = {**labels, "job": job_of(job_id), "project": project_of(job_id)}
     hosts: Sequence[str] = ()
-    if any(matcher.label == _HOST_LABEL for event in found for matcher in event.matchers):
-        mine = of_run(run_hosts, job_id, current_epoch(conn, job_id))
-        hosts = conn.execute(select(run_hosts.c.host).where(*mine)).scalars().all()
-    return [event for event in found if event.job_id is not None or event.is_of(own, hosts)]
+    if any(matcher.label == _HOST_LABEL for event in events for matcher in event.matchers):
+        current_run = of_run(run_hosts, job_id, current_epoch(conn, job_id))
+        hosts = conn.scalars(select(run_hosts.c.host).where(*current_run)).all()
+    return [event for event in events if event.job_id is not None or event.is_of(all_labels, hosts)]
 
 
-def _conditions(wanted: AnnotationFilter) -> list[Any]:
-    found: list[Any] = []
+def _conditions(wanted: AnnotationFilter) -> list[ColumnElement[bool]]:
+    conditions: list[ColumnElement[bool]] = []
     if wanted.since_s is not None:
-        found.append(func.coalesce(_TABLE.c.ends_s, _TABLE.c.at_s) >= wanted.since_s)
+        conditions.append(func.coalesce(_TABLE.c.ends_s, _TABLE.c.at_s) >= wanted.since_s)
     if wanted.until_s is not None:
-        found.append(_TABLE.c.at_s < wanted.until_s)
+        conditions.append(_TABLE.c.at_s < wanted.until_s)
     if wanted.kinds:
-        found.append(_TABLE.c.kind.in_(sorted(wanted.kinds)))
-    return found
+        conditions.append(_TABLE.c.kind.in_(sorted(wanted.kinds)))
+    return conditions
 
 
 def _check(wanted: Annotation) -> None:
@@ -249,25 +246,14 @@ def _check_rate(conn: Connection, wanted: Annotation) -> None:
 
 
 def _remove_oldest(conn: Connection, added: Annotation) -> None:
-    mine = select(_TABLE.c.annotation_id).where(*_beside(added))
-    mine = mine.order_by(*_NEWEST_FIRST)
-    old = conn.execute(mine.offset(MAX_ANNOTATIONS).limit(MAX_PER_MINUTE)).scalars().all()
+    query = select(_TABLE.c.annotation_id).where(*_beside(added)).order_by(*_NEWEST_FIRST)
+    old = conn.scalars(query.offset(MAX_ANNOTATIONS).limit(MAX_PER_MINUTE)).all()
     if old:
         conn.execute(delete(_TABLE).where(_TABLE.c.annotation_id.in_(old)))
 
 
-def _beside(wanted: Annotation) -> tuple[Any, ...]:
+def _beside(wanted: Annotation) -> tuple[ColumnElement[bool], ...]:
     """Conditions of the annotations that are counted together with this one."""
     if wanted.job_id is not None:
         return (_TABLE.c.job_id == wanted.job_id,)
     return (_TABLE.c.project == wanted.project, _TABLE.c.job_id.is_(None))
-
-
-def _find(conn: Connection, annotation_id: str) -> Annotation | None:
-    query = select(*_COLUMNS).where(_TABLE.c.annotation_id == annotation_id)
-    row = conn.execute(query).one_or_none()
-    return None if row is None else _annotation(row)
-
-
-def _annotation(row: Any) -> Annotation:
-    return Annotation(**{**row._mapping, "matchers": matchers_of(row.matchers)})

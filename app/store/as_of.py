@@ -1,9 +1,9 @@
-"""Up to when what workers send is processed: of each shard of the queue, and of each job.
+"""Up to when the workers' data are processed: of each shard of the queue, and of each job.
 
-A consumer saves for each of its shards up to when all batches are taken; an API process which jobs'
-batches it refuses for want of room, and a consumer those of which it can take none. What a job did
-after that is not known: that nothing of it is there then proves nothing. A shard without a consumer
-stays as of what its last one saved.
+A consumer saves for its shards up to when all batches are taken; an API process which jobs'
+batches it refuses for lack of room, and a consumer those whose batches it cannot take. What a job
+did after that is not known: missing data prove nothing then. A shard without a consumer keeps the
+time that its last one saved.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -57,9 +57,9 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True)
 class Processed:
-    """What was processed, at the Unix time `now_s`, by shard and by job.
+    """Up to when data were processed, at the Unix time `now_s`, by shard and by job.
 
-    `unheard_until_s` is a time up to when no API process may have taken what workers sent.
+    `unheard_until_s` is a time up to when perhaps no API process took the workers' data.
     """
 
     now_s: float
@@ -107,7 +107,7 @@ class Processed:
     ) -> AsOf:
         """No later than the first of the refusals under these names that go on."""
         refused = [self.refused[name] for name in names if name in self.refused]
-        times_s = [other.since_s for other in refused if self._goes_on(other, last_data_s)]
+        times_s = [refusal.since_s for refusal in refused if self._goes_on(refusal, last_data_s)]
         if not times_s:
             return of_shards
         if of_shards.at_s is not None:
@@ -126,9 +126,8 @@ def _names_of(job_id: str) -> tuple[str, str, str]:
 
 
 def read(conn: Connection, *, num_shards: int, now_s: float) -> Processed:
-    """What is processed now."""
-    rows = conn.execute(select(shards.c.shard, shards.c.as_of_s))
-    saved = {row.shard: row.as_of_s for row in rows}
+    """Up to when data are processed now."""
+    saved = dict(conn.execute(select(shards.c.shard, shards.c.as_of_s)).all())
     recent = select(refusals).where(
         refusals.c.last_s > now_s - RETRIED_WITHIN_S,
         refusals.c.last_s <= now_s + RETRIED_WITHIN_S,  # not by a clock that has been set back
@@ -163,14 +162,14 @@ def note_taken(
 ) -> None:
     """Save how many seconds before now all batches of these shards were taken.
 
-    What another consumer holds by now is left as it is.
+    Shards that another consumer holds by now are left unchanged.
     """
-    mine = (shards.c.shard == bindparam("of_shard"), shards.c.owner == owner)
+    held = update(shards).where(shards.c.shard == bindparam("of_shard"), shards.c.owner == owner)
     rows = [
         {"of_shard": shard, "at_s": now_s - seconds} for shard, seconds in sorted(before_s.items())
     ]
     if rows:
-        conn.execute(update(shards).where(*mine).values(as_of_s=bindparam("at_s")), rows)
+        conn.execute(held.values(as_of_s=bindparam("at_s")), rows)
 
 
 def note_refused(conn: Connection, job_ids: Collection[str], *, now_s: float) -> None:

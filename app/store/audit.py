@@ -1,4 +1,4 @@
-"""The audit log: who did what, to what, and when; written in the same transaction."""
+"""The audit log: actor, action, object and time; written in the transaction of the action."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, fields
@@ -7,7 +7,7 @@ from typing import Any
 from sqlalchemy import Connection, select
 
 from app.store.columns import clipped, clipped_values
-from app.store.database import Int64, ListOrder
+from app.store.database import Int64, ListOrder, equal
 from app.store.tables import audit
 
 PACELINE = "paceline"  # the actor of what Paceline does itself
@@ -37,7 +37,7 @@ def add(
     *,
     project: str,
     at_s: float,
-    actor: str,
+    actor: str = PACELINE,
     action: str,
     object_kind: str,
     object_id: str,
@@ -63,11 +63,8 @@ def page(
 
     Filtered by kind of object and by actor, if given.
     """
-    query = select(*_COLUMNS).where(audit.c.project == project)
-    if object_kind is not None:
-        query = query.where(audit.c.object_kind == object_kind)
-    if actor is not None:
-        query = query.where(audit.c.actor == actor)
+    wanted = equal(audit, project=project, object_kind=object_kind, actor=actor)
+    query = select(*_COLUMNS).where(*wanted)
     rows, more = _ORDER.page(conn, query, cursor, limit)
     return [AuditEntry(*row) for row in rows], more
 

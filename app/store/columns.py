@@ -154,8 +154,8 @@ def _check_finite(value: Any) -> None:
             _check_finite(getattr(value, name))
     elif isinstance(value, list | tuple):
         if not _has_finite_sum(value):
-            for each in value:
-                _check_finite(each)
+            for element in value:
+                _check_finite(element)
     elif isinstance(value, float) and not math.isfinite(value):
         raise ValueError(f"{value} is not finite: JSON has no such number")
 
@@ -210,9 +210,9 @@ def clipped_values(value: Any, max_chars: int) -> Any:
         return clipped(value, max_chars)
     if isinstance(value, dict):
         return {
-            clipped(str(key), max_chars): clipped_values(each, max_chars)
-            for key, each in value.items()
+            clipped(str(key), max_chars): clipped_values(element, max_chars)
+            for key, element in value.items()
         }
     if isinstance(value, list | tuple):
-        return [clipped_values(each, max_chars) for each in value]
+        return [clipped_values(element, max_chars) for element in value]
     return value

@@ -9,9 +9,10 @@ migrates needs (app/store/migrations.py).
 
 import base64
 import binascii
+import secrets
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple, TypeVar, cast
@@ -19,9 +20,11 @@ from typing import Annotated, Any, NamedTuple, TypeVar, cast
 import msgspec
 from sqlalchemy import (
     URL,
+    Column,
     ColumnElement,
     Connection,
     Engine,
+    Executable,
     FromClause,
     Insert,
     Select,
@@ -92,30 +95,26 @@ class Store:
         event.listen(made, "before_cursor_execute", _check_work_budget)
         self._engine = made.execution_options(**{OPTION: keys or SecretKeys()})
 
+    def read(self) -> AbstractContextManager[Connection]:
+        """A transaction that changes nothing."""
+        return self._reading(postgresql_readonly=True)
+
+    def snapshot(self) -> AbstractContextManager[Connection]:
+        """A transaction that changes nothing, in which all statements see the same snapshot."""
+        return self._reading(isolation_level="REPEATABLE READ")
+
     @contextmanager
-    def read(self) -> Iterator[Connection]:
-        """A transaction that sees one state of the database, and changes nothing."""
-        with self._connect() as conn:
-            options = {} if self.is_sqlite else {"postgresql_readonly": True}
-            with conn.execution_options(**options).begin() as transaction:
-                yield conn
-                transaction.rollback()
+    def _reading(self, **on_postgresql: Any) -> Iterator[Connection]:
+        options = {} if self.is_sqlite else on_postgresql
+        with self._connect() as conn, conn.execution_options(**options).begin() as transaction:
+            yield conn
+            transaction.rollback()
 
     @contextmanager
     def write(self) -> Iterator[Connection]:
         """A transaction that is committed at the end of the block, or not at all."""
         with self._connect() as conn, conn.execution_options(immediate=True).begin():
             yield conn
-
-    @contextmanager
-    def snapshot(self) -> Iterator[Connection]:
-        """A read-only transaction in which all statements see the same snapshot."""
-        with self._connect() as conn:
-            if not self.is_sqlite:
-                conn = conn.execution_options(isolation_level="REPEATABLE READ")
-            with conn.begin() as transaction:
-                yield conn
-                transaction.rollback()
 
     @contextmanager
     def _connect(self) -> Iterator[Connection]:
@@ -130,11 +129,6 @@ class Store:
                 yield conn.execution_options(outside_transactions=True)
             else:
                 yield conn.execution_options(isolation_level="AUTOCOMMIT")
-
-    def check(self) -> None:
-        """Raises StoreUnavailable when the database does not answer."""
-        with self.read() as conn:
-            conn.execute(text("SELECT 1"))
 
     def forget_log(self) -> None:
         """Empty SQLite's write-ahead log into the file, as far as no reader needs it."""
@@ -202,7 +196,7 @@ def with_longer_limit(conn: Connection) -> None:
 
 
 def _check_work_budget(conn: Connection, *_statement: Any) -> None:
-    # What has begun to be written is written whole, even if its caller has gone.
+    # A transaction that writes is finished, even if its caller has gone.
     if not conn.get_execution_options().get("immediate", False):
         checkpoint()
 
@@ -223,7 +217,7 @@ def _as_store_errors(directory: Path | None) -> Iterator[None]:
 
 
 def _full_disk(error: Exception, directory: Path | None) -> DiskFull | None:
-    """What to say of an error that a full disk explains."""
+    """The error to raise instead of one that a full disk explains."""
     cause = getattr(error, "orig", None)
     if directory is None:
         is_full = getattr(cause, "sqlstate", None) == _PG_DISK_FULL
@@ -322,12 +316,14 @@ def durability_weaknesses(store: Store) -> tuple[str, ...]:
     required = _SQLITE_SETTINGS if store.is_sqlite else _POSTGRES_SETTINGS
     ask = "PRAGMA" if store.is_sqlite else "SHOW"
     with store.read() as conn:
-        found = {name: str(conn.exec_driver_sql(f"{ask} {name}").scalar_one()) for name in required}
+        values = {
+            name: str(conn.exec_driver_sql(f"{ask} {name}").scalar_one()) for name in required
+        }
     where = "" if store.is_sqlite else " into postgresql.conf"
     return tuple(
-        f"the database would lose commits in a crash: {name} is {found[name]}, put '{line}'{where}"
+        f"the database would lose commits in a crash: {name} is {values[name]}, put '{line}'{where}"
         for name, (safe, line) in required.items()
-        if found[name] not in safe
+        if values[name] not in safe
     )
 
 
@@ -338,8 +334,8 @@ def check_durable(store: Store) -> None:
         StartUpFailed: a setting of the database may lose commits; the message names it.
         StoreUnavailable: no answer.
     """
-    if found := durability_weaknesses(store):
-        raise StartUpFailed("; ".join(found))
+    if weaknesses := durability_weaknesses(store):
+        raise StartUpFailed("; ".join(weaknesses))
 
 
 VERSION_TABLE = table("alembic_version", column("version_num"))
@@ -359,8 +355,7 @@ def current_revision(conn: Connection) -> str | None:
     """The newest migration applied to the database; None before the first."""
     if not inspect(conn).has_table(VERSION_TABLE.name):
         return None
-    found: str | None = conn.execute(select(VERSION_TABLE.c.version_num)).scalar()
-    return found
+    return conn.scalar(select(VERSION_TABLE.c.version_num))
 
 
 def newest_revision() -> str | None:
@@ -426,6 +421,33 @@ def of_run(table: FromClause, job_id: str, epoch: int) -> tuple[ColumnElement[bo
     return table.c.job_id == job_id, table.c.epoch == epoch
 
 
+def equal(table: FromClause, **values: Any) -> list[ColumnElement[bool]]:
+    """That columns of a table have these values, as conditions; a value None asks for nothing."""
+    return [table.c[name] == value for name, value in values.items() if value is not None]
+
+
+def one_row(conn: Connection, query: Executable, missing: Exception) -> Any:
+    """The one row of a query.
+
+    Raises:
+        Exception: `missing`, if there is none.
+    """
+    row = conn.execute(query).one_or_none()
+    if row is None:
+        raise missing
+    return row
+
+
+def pragma(conn: Connection, name: str) -> int:
+    """A number that SQLite says of its file."""
+    return int(conn.exec_driver_sql(f"PRAGMA {name}").scalar_one())
+
+
+def value_of_run(conn: Connection, column: Column[Any], job_id: str, epoch: int) -> Any:
+    """The value of a column in the one row that its table has of a run; None without a row."""
+    return conn.scalar(select(column).where(*of_run(column.table, job_id, epoch)))
+
+
 def same_run(one: FromClause, other: FromClause) -> ColumnElement[bool]:
     """Whether rows of two tables are of the same run; of `jobs` the current one."""
     return and_(one.c.job_id == other.c.job_id, one.c.epoch == other.c.epoch)
@@ -440,6 +462,12 @@ def rows_of_group(table: Table) -> Select[Any]:
 # Values outside the range of columns cannot be from a cursor of ours.
 Int64 = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
 JobId = Annotated[str, msgspec.Meta(pattern=r"\A[A-Za-z0-9._-]+\Z")]
+HexId = Annotated[str, msgspec.Meta(pattern=r"\A[0-9a-f]{1,64}\Z")]
+
+
+def new_id() -> str:
+    """A new id that cannot be guessed."""
+    return secrets.token_hex(12)
 
 
 def to_cursor(*key: Any) -> str:

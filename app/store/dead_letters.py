@@ -12,7 +12,7 @@ from typing import Any, Literal, get_args
 from sqlalchemy import ColumnElement, Connection, delete, func, select, update
 
 from app.errors import NotFound
-from app.store.database import Int64, ListOrder, chunks, insert, insert_new
+from app.store.database import Int64, ListOrder, chunks, equal, insert, insert_new, one_row
 from app.store.tables import dead_letters, totals
 
 LetterState = Literal["dead", "replayed", "dropped"]
@@ -81,9 +81,7 @@ def page(
     limit: int = 100,
 ) -> tuple[list[LetterSummary], str | None]:
     """Letters in one state or in any, the oldest first, and the cursor of the next page."""
-    query = select(*_SUMMARY)
-    if state is not None:
-        query = query.where(dead_letters.c.state == state)
+    query = select(*_SUMMARY).where(*equal(dead_letters, state=state))
     rows, more = _ORDER.page(conn, query, cursor, limit)
     return [LetterSummary(*row) for row in rows], more
 
@@ -118,16 +116,13 @@ def mark(
 def count(conn: Connection) -> dict[LetterState, int]:
     """Number of letters in each state."""
     query = select(dead_letters.c.state, func.count()).group_by(dead_letters.c.state)
-    found: dict[str, int] = dict(conn.execute(query).all())
-    return {state: found.get(state, 0) for state in get_args(LetterState)}
+    by_state: dict[str, int] = dict(conn.execute(query).all())
+    return {state: by_state.get(state, 0) for state in get_args(LetterState)}
 
 
 def _find(conn: Connection, letter_id: int, columns: Sequence[ColumnElement[Any]]) -> Any:
     query = select(*columns).where(dead_letters.c.letter_id == letter_id)
-    row = conn.execute(query).one_or_none()
-    if row is None:
-        raise _not_found(letter_id)
-    return row
+    return one_row(conn, query, _not_found(letter_id))
 
 
 def _not_found(letter_id: int) -> NotFound:
@@ -136,10 +131,15 @@ def _not_found(letter_id: int) -> NotFound:
 
 def trials(conn: Connection, shard: int, process: str) -> dict[str, int]:
     """Number of other processes with an unfinished trial, by entry."""
-    mine = totals.c.name.startswith(f"tried:{shard}:", autoescape=True)
-    names = conn.execute(select(totals.c.name).where(mine)).scalars()
-    found = (name.split(":") for name in names)
-    return dict(Counter(entry for _, _, entry, tried_by in found if tried_by != process))
+    keys = _trials(conn, shard).values()
+    return dict(Counter(entry for entry, tried_by in keys if tried_by != process))
+
+
+def _trials(conn: Connection, shard: int) -> dict[str, list[str]]:
+    """Entry and process of each trial of a shard, by the name of its row."""
+    is_trial = totals.c.name.startswith(f"tried:{shard}:", autoescape=True)
+    names = conn.scalars(select(totals.c.name).where(is_trial))
+    return {name: name.split(":")[2:] for name in names}
 
 
 def begin_trials(conn: Connection, shard: int, entry_ids: Sequence[str], process: str) -> None:
@@ -159,15 +159,10 @@ def end_trials(
 
     Only those `of_process`, if it is given.
     """
-    mine = totals.c.name.startswith(f"tried:{shard}:", autoescape=True)
-    if entry_ids is None:
-        conn.execute(delete(totals).where(mine))
-        return
-    names = conn.execute(select(totals.c.name).where(mine)).scalars().all()
     ended = [
         name
-        for name in names
-        if name.split(":")[2] in entry_ids and of_process in (None, name.split(":")[3])
+        for name, (entry, process) in _trials(conn, shard).items()
+        if (entry_ids is None or entry in entry_ids) and of_process in (None, process)
     ]
     for some in chunks(ended):
         conn.execute(delete(totals).where(totals.c.name.in_(some)))

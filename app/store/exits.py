@@ -8,11 +8,11 @@ from dataclasses import asdict
 
 from sqlalchemy import ColumnElement, Connection, and_, case, delete, select, true
 
-from app.errors import EpochSuperseded, InvalidRequest, JobNotFound
+from app.errors import EpochSuperseded, InvalidRequest
 from app.store import hosts
 from app.store.database import of_run
-from app.store.runs import unfinished, update_run
-from app.store.tables import jobs, rank_exits, runs
+from app.store.runs import current_epoch, unfinished, update_run
+from app.store.tables import rank_exits, runs
 from app.trace.exits import RankExit, exits_of, judge
 
 # With no report and no data for so long, the ranks that have not reported are not waited for.
@@ -21,7 +21,7 @@ QUIET_S = 20.0
 GOES_ON_AFTER_S = 60.0
 
 
-def add(conn: Connection, job_id: str, epoch: int, found: RankExit) -> None:
+def add(conn: Connection, job_id: str, epoch: int, report: RankExit) -> None:
     """Save a rank's exit, and end the job if that was the last one.
 
     Raises:
@@ -29,23 +29,20 @@ def add(conn: Connection, job_id: str, epoch: int, found: RankExit) -> None:
         EpochSuperseded: a newer run has registered.
         InvalidRequest: the job has no such rank.
     """
-    locked = select(jobs.c.epoch).where(jobs.c.job_id == job_id).with_for_update()
-    current = conn.execute(locked).scalar_one_or_none()
-    if current is None:
-        raise JobNotFound(job_id)
+    current = current_epoch(conn, job_id, for_update=True)
     if current != epoch:
         raise EpochSuperseded(job_id, epoch, current)
     run = conn.execute(select(runs).where(*of_run(runs, job_id, epoch))).one()
     num_workers = run.dp_size * run.pp_size
     world_size = num_workers * run.tp_size * run.dsp_size
-    if found.dp_rank >= run.dp_size or found.stage >= run.pp_size or found.rank >= world_size:
-        raise InvalidRequest(f"the job has no rank {found.rank} at this position")
-    key = {"job_id": job_id, "epoch": epoch, "rank": found.rank}
+    if report.dp_rank >= run.dp_size or report.stage >= run.pp_size or report.rank >= world_size:
+        raise InvalidRequest(f"the job has no rank {report.rank} at this position")
+    key = {"job_id": job_id, "epoch": epoch, "rank": report.rank}
     is_new = not conn.execute(delete(rank_exits).filter_by(**key)).rowcount
-    conn.execute(rank_exits.insert().values(**key | asdict(found)))
+    conn.execute(rank_exits.insert().values(**key | asdict(report)))
     num_exits = (run.num_exits or 0) + is_new
-    reported = update_run(job_id, epoch).values(exit_reported_s=found.at_s, num_exits=num_exits)
-    conn.execute(reported)
+    values = {"exit_reported_s": report.at_s, "num_exits": num_exits}
+    conn.execute(update_run(job_id, epoch).values(values))
     if num_exits >= num_workers:
         decide(conn, job_id, epoch, is_quiet=False)
 

@@ -1,35 +1,24 @@
-"""Predicted fixes of jobs, and what they achieved.
+"""Predicted fixes of jobs, and their measured outcomes.
 
 One prediction of each fix of a job is followed at a time: a newer one takes its place until it is
-noticed that the fix was applied. What has an outcome stays as history. A row that cannot be read
-(an older version wrote it, or it is damaged) is logged, and stops neither the others nor the job.
+noticed that the fix was applied. Predictions with an outcome stay as history. A row that cannot be
+read (an older version wrote it, or it is damaged) is logged, and stops neither the others nor the
+job.
 """
 
-import secrets
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 import msgspec
 import structlog
-from sqlalchemy import (
-    ColumnElement,
-    Connection,
-    Row,
-    Text,
-    and_,
-    delete,
-    or_,
-    select,
-    type_coerce,
-    update,
-)
+from sqlalchemy import ColumnElement, Connection, Row, Text, delete, select, type_coerce, update
 
 from app.advice.outcome import LIVE, Prediction, SeenWindow, State, Tracked, predicted_again
 from app.advice.signs import Sign
 from app.errors import Conflict, FixNotFound
 from app.store.columns import clipped, clipped_or_none, clipped_values
-from app.store.database import ListOrder, chunks, insert
+from app.store.database import HexId, ListOrder, chunks, equal, insert, new_id
 from app.store.projects import owns
 from app.store.runs import current_epoch
 from app.store.tables import fixes
@@ -41,15 +30,13 @@ log = structlog.get_logger()
 EXPIRES_AFTER_S = 30 * 86_400.0
 Notice = Literal["due", "notified"]
 
-_ID_BYTES = 12
 _MAX_TEXT = 500
 _MAX_AUTHOR = 256
-_Id = Annotated[str, msgspec.Meta(pattern=r"\A[0-9a-f]+\Z")]
 _TABLE = fixes
-_ORDER = ListOrder((_TABLE.c.predicted_s, _TABLE.c.fix_id), tuple[float, _Id])
+_ORDER = ListOrder((_TABLE.c.predicted_s, _TABLE.c.fix_id), tuple[float, HexId])
 # JSON is read as text: a value that is none would make the whole query fail.
 _TEXT = {name: type_coerce(_TABLE.c[name], Text).label(name) for name in ("sign", "windows")}
-_COLUMNS = [_TEXT.get(each.name, each) for each in _TABLE.columns]
+_COLUMNS = [_TEXT.get(column.name, column) for column in _TABLE.columns]
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +59,7 @@ class FixRecord:
 
     @property
     def tracked(self) -> Tracked:
-        """What became of it so far."""
+        """The state of the fix, and what windows have shown of it so far."""
         return self.prediction.tracked
 
     def state_at(self, now_s: float) -> State:
@@ -87,10 +74,8 @@ class FixRecord:
 
 def live(conn: Connection, job_id: str, *, now_s: float) -> list[FixRecord]:
     """Predictions of a job that windows may change, by fix; locked until the transaction ends."""
-    query = select(*_COLUMNS).where(_TABLE.c.job_id == job_id, _TABLE.c.state.in_(LIVE))
-    rows = conn.execute(query.order_by(_TABLE.c.fix).with_for_update()).all()
-    found = _live_records(conn, rows)
-    return [each for each in found if each.state_at(now_s) in LIVE]
+    records = _live_records(conn, job_id)
+    return [record for record in records if record.state_at(now_s) in LIVE]
 
 
 def newest_place(conn: Connection, job_id: str) -> tuple[int, int] | None:
@@ -98,19 +83,14 @@ def newest_place(conn: Connection, job_id: str) -> tuple[int, int] | None:
 
     That is where a fix was predicted, applied or measured; None without predictions.
     """
-    of = _TABLE.c
-    query = select(of.epoch, of.first_step, of.applied_epoch, of.applied_step, _TEXT["windows"])
-    found = [
-        place
-        for row in conn.execute(query.where(of.job_id == job_id))
-        for place in [
-            (row.epoch, row.first_step),
-            (row.applied_epoch, row.applied_step),
-            *_places_of(row.windows),
-        ]
-        if None not in place
-    ]
-    return max(found, default=None)
+    fix = _TABLE.c
+    query = select(fix.epoch, fix.first_step, fix.applied_epoch, fix.applied_step, _TEXT["windows"])
+    places: list[tuple[int, int]] = []
+    for row in conn.execute(query.where(fix.job_id == job_id)):
+        places += [(row.epoch, row.first_step), *_places_of(row.windows)]
+        if None not in (row.applied_epoch, row.applied_step):
+            places.append((row.applied_epoch, row.applied_step))
+    return max(places, default=None)
 
 
 def save_prediction(
@@ -131,9 +111,8 @@ def save_prediction(
     current_epoch(conn, job_id)
     known = _live_of(conn, job_id, prediction.tracked.fix)
     if known is None:
-        new = FixRecord(
-            secrets.token_hex(_ID_BYTES), job_id, prediction, tracked_by, None, now_s, now_s, now_s
-        )
+        times_s = (now_s, now_s, now_s)
+        new = FixRecord(new_id(), job_id, prediction, tracked_by, None, *times_s)
         statement = insert(conn, _TABLE).values(row_of(new)).on_conflict_do_nothing()
         if conn.execute(statement.returning(_TABLE.c.fix_id)).one_or_none() is not None:
             return new
@@ -166,7 +145,7 @@ def _check_is_newer(known: Tracked, new: Tracked) -> None:
 
 
 def save(conn: Connection, record: FixRecord, *, now_s: float) -> FixRecord:
-    """Save what has become of a prediction."""
+    """Save a prediction after a window."""
     record = replace(record, updated_s=now_s)
     conn.execute(update(_TABLE).where(_TABLE.c.fix_id == record.fix_id).values(row_of(record)))
     return record
@@ -176,9 +155,9 @@ def due_notices(conn: Connection, job_id: str) -> list[FixRecord]:
     """Outcomes of a job that receivers are to be notified of, the oldest first."""
     query = select(*_COLUMNS).where(_TABLE.c.job_id == job_id, _TABLE.c.notice == "due")
     query = query.order_by(_TABLE.c.updated_s, _TABLE.c.fix_id).with_for_update()
-    found, unreadable = _records(conn.execute(query))
+    records, unreadable = _records(conn.execute(query))
     _set(conn, unreadable, notice=None)
-    return found
+    return records
 
 
 def drop_due(conn: Connection, job_id: str) -> int:
@@ -186,14 +165,14 @@ def drop_due(conn: Connection, job_id: str) -> int:
 
     The rule that would have sent them is gone.
     """
-    due = update(_TABLE).where(_TABLE.c.job_id == job_id, _TABLE.c.notice == "due")
+    due = update(_TABLE).filter_by(job_id=job_id, notice="due")
     return conn.execute(due.values(notice=None)).rowcount
 
 
 def has_due(conn: Connection, job_id: str) -> bool:
     """Whether receivers are to be notified of an outcome of this job."""
-    due = select(_TABLE.c.fix_id).where(_TABLE.c.job_id == job_id, _TABLE.c.notice == "due")
-    return conn.execute(due.limit(1)).one_or_none() is not None
+    due = select(_TABLE.c.fix_id).filter_by(job_id=job_id, notice="due")
+    return conn.scalar(due.limit(1)) is not None
 
 
 def mark_notified(conn: Connection, fix_ids: Sequence[str]) -> None:
@@ -236,8 +215,8 @@ def remove(conn: Connection, job_id: str, fix_id: str) -> str:
         JobNotFound: the job never registered.
         FixNotFound: it has no such prediction.
     """
-    mine = (_TABLE.c.job_id == job_id, _TABLE.c.fix_id == fix_id)
-    fix = conn.execute(delete(_TABLE).where(*mine).returning(_TABLE.c.fix)).scalar_one_or_none()
+    removed = delete(_TABLE).filter_by(job_id=job_id, fix_id=fix_id).returning(_TABLE.c.fix)
+    fix = conn.scalar(removed)
     if fix is None:
         current_epoch(conn, job_id)
         raise FixNotFound(job_id, fix_id)
@@ -247,23 +226,23 @@ def remove(conn: Connection, job_id: str, fix_id: str) -> str:
 def _is_in(state: State, now_s: float) -> ColumnElement[bool]:
     is_old = _TABLE.c.renewed_s < now_s - EXPIRES_AFTER_S
     if state == "open":
-        return and_(_TABLE.c.state == "open", ~is_old)
+        return (_TABLE.c.state == "open") & ~is_old
     if state == "expired":
-        return or_(_TABLE.c.state == "expired", and_(_TABLE.c.state == "open", is_old))
+        return (_TABLE.c.state == "expired") | ((_TABLE.c.state == "open") & is_old)
     return _TABLE.c.state == state
 
 
 def _live_of(conn: Connection, job_id: str, fix: str) -> FixRecord | None:
-    query = select(*_COLUMNS).where(_TABLE.c.job_id == job_id, _TABLE.c.fix == fix)
-    rows = conn.execute(query.where(_TABLE.c.state.in_(LIVE)).with_for_update()).all()
-    return next(iter(_live_records(conn, rows)), None)
+    return next(iter(_live_records(conn, job_id, fix)), None)
 
 
-def _live_records(conn: Connection, rows: Sequence[Row[Any]]) -> list[FixRecord]:
+def _live_records(conn: Connection, job_id: str, fix: str | None = None) -> list[FixRecord]:
     """The rows that can be read; the others expire, so that the fix can be predicted again."""
-    found, unreadable = _records(rows)
+    query = select(*_COLUMNS).where(*equal(_TABLE, job_id=job_id, fix=fix))
+    query = query.where(_TABLE.c.state.in_(LIVE)).order_by(_TABLE.c.fix).with_for_update()
+    records, unreadable = _records(conn.execute(query))
     _set(conn, unreadable, state="expired")
-    return found
+    return records
 
 
 def _set(conn: Connection, fix_ids: Sequence[str], **values: str | None) -> None:
@@ -271,7 +250,7 @@ def _set(conn: Connection, fix_ids: Sequence[str], **values: str | None) -> None
         conn.execute(update(_TABLE).where(_TABLE.c.fix_id.in_(some)).values(**values))
 
 
-# Columns of the same name as what they hold.
+# Fields that are columns of the same name.
 _OF_RECORD = tuple(name for name in FixRecord.__slots__ if name != "prediction")
 _OF_PREDICTION = ("title", "step_s", "gpu_hours_per_day")
 
@@ -296,19 +275,20 @@ def row_of(record: FixRecord) -> dict[str, Any]:
 
 def _records(rows: Iterable[Row[Any]]) -> tuple[list[FixRecord], list[str]]:
     """The rows that can be read, and the ids of the others, which are logged."""
-    found, unreadable = [], []
+    records, unreadable = [], []
     for row in rows:
         try:
-            found.append(_record(row))
+            records.append(_record(row))
         except ValueError as error:  # of msgspec, too
             log.warning("fix unreadable", job=row.job_id, fix=row.fix_id, reason=str(error))
             unreadable.append(row.fix_id)
-    return found, unreadable
+    return records, unreadable
 
 
 def _places_of(windows: str) -> list[tuple[int, int]]:
     try:
-        return [each.place for each in msgspec.json.decode(windows, type=tuple[SeenWindow, ...])]
+        seen = msgspec.json.decode(windows, type=tuple[SeenWindow, ...])
+        return [window.place for window in seen]
     except ValueError:
         return []
 

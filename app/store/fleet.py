@@ -14,19 +14,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 from msgspec.structs import replace
-from sqlalchemy import (
-    Column,
-    ColumnElement,
-    Connection,
-    Select,
-    Text,
-    and_,
-    delete,
-    func,
-    literal,
-    select,
-    type_coerce,
-)
+from sqlalchemy import Column, ColumnElement, Connection, Text, delete, func, select, type_coerce
 
 from app import formatting
 from app.result.brief import JobBrief
@@ -49,6 +37,7 @@ from app.store.windows import (
     newest_with_figures,
     recent_summary,
     step_starts,
+    summary_of,
 )
 from app.trace.exits import EndCause, EndedAs
 
@@ -117,7 +106,18 @@ def _decoded(text: str | None, kind: Any = Any) -> Any:
 
 def lines(conn: Connection, project: str, lifecycle: Lifecycle = "active") -> list[FleetLine]:
     """A project's jobs by id."""
-    return [_line(row) for row in conn.execute(_lines_query(project, lifecycle))]
+    latest = same_run(windows, jobs) & (windows.c.first_step == newest_with_figures())
+    of_window = (*SUMMARY_COLUMNS, window_briefs.c.brief)
+    columns = (*(runs.c[name] for name in _RUN_FIELDS), *of_window, jobs.c.edited_labels)
+    query = (
+        select(*map(_as_text, columns))
+        .select_from(jobs.join(runs, same_run(runs, jobs)))
+        .join(windows, latest, isouter=True)
+        .join(window_briefs, isouter=True)
+        .where(owns(project, jobs.c.job_id), is_in(lifecycle))
+        .order_by(jobs.c.job_id)
+    )
+    return [_line(row) for row in conn.execute(query)]
 
 
 def last_windows(conn: Connection, job_ids: Collection[str]) -> dict[str, list[RecentWindow]]:
@@ -137,13 +137,13 @@ def last_windows(conn: Connection, job_ids: Collection[str]) -> dict[str, list[R
         select(jobs.c.job_id, windows.c.first_step, windows.c.last_step, windows.c.slowdown)
         .select_from(jobs.join(windows, same_run(windows, jobs)))
         .where(jobs.c.job_id.in_(sorted(job_ids)))
-        .where(windows.c.first_step >= func.coalesce(oldest, literal(0)))
+        .where(windows.c.first_step >= func.coalesce(oldest, 0))
         .order_by(jobs.c.job_id, windows.c.first_step)
     )
-    found: dict[str, list[RecentWindow]] = {job_id: [] for job_id in job_ids}
+    by_job: dict[str, list[RecentWindow]] = {job_id: [] for job_id in job_ids}
     for job_id, *window in conn.execute(query):
-        found[job_id].append(RecentWindow(*window))
-    return found
+        by_job[job_id].append(RecentWindow(*window))
+    return by_job
 
 
 def last_skip_reason(conn: Connection, job_id: str, epoch: int) -> str | None:
@@ -155,8 +155,7 @@ def last_skip_reason(conn: Connection, job_id: str, epoch: int) -> str | None:
         .order_by(steps.c.step.desc())
         .limit(1)
     )
-    found: str | None = conn.execute(query).scalar_one_or_none()
-    return found
+    return conn.scalar(query)
 
 
 def num_fired_since(conn: Connection, project: str, since_s: float) -> int:
@@ -164,20 +163,6 @@ def num_fired_since(conn: Connection, project: str, since_s: float) -> int:
     query = select(func.count()).select_from(alert_events)
     query = query.where(owns(project, alert_events.c.job_id), alert_events.c.kind == "firing")
     return int(conn.execute(query.where(alert_events.c.at_s >= since_s)).scalar_one())
-
-
-def _lines_query(project: str, lifecycle: Lifecycle) -> Select[Any]:
-    latest = and_(same_run(windows, jobs), windows.c.first_step == newest_with_figures())
-    of_window = (*SUMMARY_COLUMNS, window_briefs.c.brief)
-    columns = (*(runs.c[name] for name in _RUN_FIELDS), *of_window, jobs.c.edited_labels)
-    return (
-        select(*map(_as_text, columns))
-        .select_from(jobs.join(runs, same_run(runs, jobs)))
-        .join(windows, latest, isouter=True)
-        .join(window_briefs, isouter=True)
-        .where(owns(project, jobs.c.job_id), is_in(lifecycle))
-        .order_by(jobs.c.job_id)
-    )
 
 
 def _as_text(column: Column[Any]) -> ColumnElement[Any]:
@@ -192,21 +177,19 @@ def _line(row: Sequence[Any]) -> FleetLine:
         run[at] = _decoded(run[at], kind)
     if edited := _decoded(row[-1]):
         run[_LABELS] = run[_LABELS] | edited
-    epoch, first_step = window[:2]
-    latest = None if epoch is None else WindowSummary(f"{epoch}-{first_step}", *window)
+    latest = None if window[0] is None else summary_of(window)
     return FleetLine._make((*run, latest, _decoded(row[-2], JobBrief)))
 
 
 def save_brief(
     conn: Connection, job_id: str, epoch: int, first_step: int, brief: JobBrief | None
 ) -> None:
-    """Save what the job is judged by as of a window; None removes the old brief."""
+    """Save the brief that the job is judged by as of a window; None removes the old one."""
+    key = {"job_id": job_id, "epoch": epoch, "first_step": first_step}
     if brief is None:
-        mine = (*of_run(window_briefs, job_id, epoch), window_briefs.c.first_step == first_step)
-        conn.execute(delete(window_briefs).where(*mine))
+        conn.execute(delete(window_briefs).filter_by(**key))
         return
     since_s = _onset_s(conn, job_id, epoch, brief)
-    key = {"job_id": job_id, "epoch": epoch, "first_step": first_step}
     insert_or_replace(conn, window_briefs, [{**key, "brief": replace(brief, onset_at_s=since_s)}])
 
 
@@ -280,50 +263,46 @@ def _losses_by_optype(shares: Mapping[str, float | None], lost: float) -> list[L
     """Losses by type; small ones are one row, to save rows."""
     large = {name: share for name, share in shares.items() if share and share >= MIN_OPTYPE_SHARE}
     small = sum(share for name, share in shares.items() if share and name not in large)
-    found = large | ({OTHER: small} if small else {})
-    return [Loss("optype", name, lost * share) for name, share in found.items()]
+    listed = large | ({OTHER: small} if small else {})
+    return [Loss("optype", name, lost * share) for name, share in listed.items()]
 
 
 def _losses_by_host(findings: Sequence[Finding], recorded: float) -> list[Loss]:
     """Each finding's cost in equal parts to its hosts; none for rotating culprits."""
-    found: dict[str, Loss] = {}
+    losses: dict[str, Loss] = {}
     for finding in findings:
         if not cause_of(finding.cause).is_in_host or finding.persistence == "rotating":
             continue
         slowdowns = _host_slowdowns(finding)
         part = max(0.0, finding.cost or 0.0) * recorded / max(1, len(slowdowns))
         for host, slowdown in slowdowns.items():
-            before = found.get(host, Loss("host", host, 0.0))
+            before = losses.get(host, Loss("host", host, 0.0))
             largest = _larger(before.slowdown, slowdown)
-            found[host] = Loss("host", host, before.gpu_s + part, slowdown=largest)
-    return sorted(found.values(), key=lambda each: -each.gpu_s)[:MAX_HOSTS]
+            losses[host] = Loss("host", host, before.gpu_s + part, slowdown=largest)
+    return sorted(losses.values(), key=lambda loss: -loss.gpu_s)[:MAX_HOSTS]
 
 
 def _host_slowdowns(finding: Finding) -> dict[str, float | None]:
     """Slowdown of each blamed host, by its slowest worker; None if unknown."""
-    evidence, culprits = finding.evidence, finding.culprits
-    ratios: Sequence[float] = next(
-        (evidence[name] for name in _SLOWDOWN_FIELDS if name in evidence), []
-    )
-    of_worker = {
-        tuple(worker): ratio
-        for worker, ratio in zip(evidence.get("workers", ()), ratios, strict=False)
-    }
-    found: dict[str, float | None] = {}
-    for culprit in culprits:
+    evidence = finding.evidence
+    ratios = next((evidence[name] for name in _SLOWDOWN_FIELDS if name in evidence), ())
+    workers = map(tuple, evidence.get("workers", ()))
+    by_worker: dict[Any, float] = dict(zip(workers, ratios, strict=False))
+    slowdowns: dict[str, float | None] = {}
+    for culprit in finding.culprits:
         if host := culprit.host:
-            ratio = of_worker.pop((culprit.dp_rank, culprit.stage), None)
-            found[host] = _larger(found.get(host), ratio)
+            ratio = by_worker.pop((culprit.dp_rank, culprit.stage), None)
+            slowdowns[host] = _larger(slowdowns.get(host), ratio)
     # A host that is blamed as a whole: its workers are among those without a culprit of their own.
-    left = max(of_worker.values(), default=None)
-    whole = [
-        culprit.host for culprit in culprits if culprit.host is not None and culprit.dp_rank is None
-    ]
-    return found | {host: _larger(found[host], left) for host in whole}
+    left = max(by_worker.values(), default=None)
+    for culprit in finding.culprits:
+        if culprit.host and culprit.dp_rank is None:
+            slowdowns[culprit.host] = _larger(slowdowns[culprit.host], left)
+    return slowdowns
 
 
-def _larger(one: float | None, other: float | None) -> float | None:
-    return max((each for each in (one, other) if each is not None), default=None)
+def _larger(*ratios: float | None) -> float | None:
+    return max((ratio for ratio in ratios if ratio is not None), default=None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -334,48 +313,46 @@ class LossSum:
     gpu_s_recorded: float
 
 
-def loss_since(conn: Connection, project: str, since_s: float) -> LossSum:
-    """Sum over a project's windows that were revised since a Unix time."""
-    return _loss_sum(conn, project, window_losses.c.updated_s >= since_s)
+def loss_since(
+    conn: Connection, project: str, since_s: float, before_s: float | None = None
+) -> LossSum:
+    """Sum over a project's windows that were revised last since a Unix time, and before another."""
+    loss = window_losses.c
+    query = select(func.sum(loss.gpu_s), func.sum(loss.gpu_s_recorded))
+    query = query.where(*_losses_of_kind("total", project), loss.updated_s >= since_s)
+    if before_s is not None:
+        query = query.where(loss.updated_s < before_s)
+    lost, recorded = conn.execute(query).one()
+    return LossSum(lost or 0.0, recorded or 0.0)
 
 
 def loss_by_job(conn: Connection, project: str, since_s: float) -> list[tuple[str, int, LossSum]]:
     """Name, GPUs and losses of each of a project's jobs since a Unix time."""
-    of = window_losses.c
-    sums = (
-        select(of.job_id, func.sum(of.gpu_s).label("lost"), func.sum(of.gpu_s_recorded).label("of"))
-        .where(*_losses_of_kind("total", project), of.updated_s >= since_s)
-        .group_by(of.job_id)
+    loss = window_losses.c
+    sums = (func.sum(loss.gpu_s).label("lost"), func.sum(loss.gpu_s_recorded).label("recorded"))
+    of_job = (
+        select(loss.job_id, *sums)
+        .where(*_losses_of_kind("total", project), loss.updated_s >= since_s)
+        .group_by(loss.job_id)
         .subquery()
     )
-    of_jobs = sums.join(jobs, jobs.c.job_id == sums.c.job_id).join(runs, same_run(runs, jobs))
-    query = select(runs.c.name, runs.c.num_gpus, sums.c.lost, sums.c.of).select_from(of_jobs)
-    found = conn.execute(query.order_by(sums.c.job_id))
-    return [(name, num_gpus, LossSum(lost, of)) for name, num_gpus, lost, of in found]
+    joined = of_job.join(jobs, jobs.c.job_id == of_job.c.job_id).join(runs, same_run(runs, jobs))
+    query = select(runs.c.name, runs.c.num_gpus, of_job.c.lost, of_job.c.recorded)
+    rows = conn.execute(query.select_from(joined).order_by(of_job.c.job_id))
+    return [(name, num_gpus, LossSum(*gpu_s)) for name, num_gpus, *gpu_s in rows]
 
 
 def loss_by_name(conn: Connection, project: str, kind: str, since_s: float) -> dict[str, float]:
     """GPU-seconds lost to each cause, operation type or host since a Unix time."""
-    of = window_losses.c
-    query = select(of.name, func.sum(of.gpu_s)).where(*_losses_of_kind(kind, project))
-    query = query.where(of.updated_s >= since_s).group_by(of.name).order_by(of.name)
+    loss = window_losses.c
+    query = select(loss.name, func.sum(loss.gpu_s)).where(*_losses_of_kind(kind, project))
+    query = query.where(loss.updated_s >= since_s).group_by(loss.name).order_by(loss.name)
     return dict(conn.execute(query).all())
 
 
 def loss_by_interval(conn: Connection, project: str, edges_s: Sequence[float]) -> list[LossSum]:
     """The losses between each two successive Unix times, ascending."""
-    at_s = window_losses.c.updated_s
-    return [
-        _loss_sum(conn, project, at_s >= from_s, at_s < to_s) for from_s, to_s in pairwise(edges_s)
-    ]
-
-
-def _loss_sum(conn: Connection, project: str, *conditions: ColumnElement[bool]) -> LossSum:
-    of = window_losses.c
-    sums = select(func.sum(of.gpu_s), func.sum(of.gpu_s_recorded))
-    query = sums.where(*_losses_of_kind("total", project), *conditions)
-    lost, recorded = conn.execute(query).one()
-    return LossSum(lost or 0.0, recorded or 0.0)
+    return [loss_since(conn, project, *interval_s) for interval_s in pairwise(edges_s)]
 
 
 def _losses_of_kind(kind: str, project: str) -> tuple[ColumnElement[bool], ...]:

@@ -13,10 +13,10 @@ from app.store.database import (
     from_cursor,
     insert_new,
     insert_or_replace,
-    of_run,
     same_run,
     split_page,
     to_cursor,
+    value_of_run,
 )
 from app.store.projects import is_kept, owns
 from app.store.tables import hosts, run_hosts, runs, window_losses
@@ -36,22 +36,20 @@ def save(
 ) -> None:
     """Save the hosts and placements of a run's workers."""
     rows = [[*worker, name] for worker, name in sorted(names.items())]
-    placed = [[*worker, *each] for worker, each in sorted((placements or {}).items())]
+    placed = [[*worker, *place] for worker, place in sorted((placements or {}).items())]
     values = {"names": rows, "placements": placed or None}
     insert_or_replace(conn, hosts, [{"job_id": job_id, "epoch": epoch, **values}])
 
 
 def load(conn: Connection, job_id: str, epoch: int) -> dict[WorkerKey, str]:
     """Host by (dp_rank, stage), of the workers that have reported it."""
-    query = select(hosts.c.names).where(*of_run(hosts, job_id, epoch))
-    rows = conn.execute(query).scalar_one_or_none() or []
+    rows = value_of_run(conn, hosts.c.names, job_id, epoch) or []
     return {(dp_rank, stage): name for dp_rank, stage, name in rows}
 
 
 def placements(conn: Connection, job_id: str, epoch: int) -> dict[WorkerKey, Placement]:
     """Rack and switch by (dp_rank, stage), of the workers that have reported them."""
-    query = select(hosts.c.placements).where(*of_run(hosts, job_id, epoch))
-    rows = conn.execute(query).scalar_one_or_none() or []
+    rows = value_of_run(conn, hosts.c.placements, job_id, epoch) or []
     return {(dp_rank, stage): Placement(rack, switch) for dp_rank, stage, rack, switch in rows}
 
 
@@ -92,7 +90,7 @@ def jobs_on(conn: Connection, project: str, beginning: str) -> set[str]:
     """Keys of a project's jobs that have, or had, a host whose name begins with this."""
     host = run_hosts.c.host
     spellings = {beginning, beginning.lower()}
-    begins = or_(*(and_(host >= each, host < each + _LAST_CHARACTER) for each in sorted(spellings)))
+    begins = or_(*(and_(host >= text, host < text + _LAST_CHARACTER) for text in sorted(spellings)))
     query = select(run_hosts.c.job_id).where(begins, owns(project, run_hosts.c.job_id)).distinct()
     return set(conn.execute(query).scalars())
 
@@ -133,8 +131,8 @@ _FIRST_S = func.min(_LOSS.updated_s)
 class BlamedHost:
     """A host and how many jobs blamed it; `slowdown` is the largest, None if unknown.
 
-    `first_s` and `last_s` are when (Unix time) the first and the last window were saved that found
-    it slow, None if none did.
+    `first_s` and `last_s` are when (Unix time) the first and the last window in which it was slow
+    were saved, None without one.
     """
 
     host: str
@@ -202,15 +200,15 @@ def listed_hosts(
     """
     num_before, after = _Cursor(0, "") if cursor is None else from_cursor(cursor, _Cursor)
     wanted = limit + 1
-    found: list[BlamedHost] = []
+    listed: list[BlamedHost] = []
     if not after:  # by how many were listed: there are few, and they change slowly
         query = _blamed_hosts(project, since_s, max(1, min_jobs)).offset(max(0, num_before))
-        found = [BlamedHost(*row) for row in conn.execute(query.limit(wanted))]
-    if not min_jobs and len(found) < wanted:
-        left = wanted - len(found)
+        listed = [BlamedHost(*row) for row in conn.execute(query.limit(wanted))]
+    if not min_jobs and len(listed) < wanted:
+        left = wanted - len(listed)
         others = healthy_hosts(conn, project, since_s=since_s, after=after, limit=left)
-        found += [BlamedHost(name) for name in others]
-    rows, more = split_page(found, limit)
+        listed += [BlamedHost(name) for name in others]
+    rows, more = split_page(listed, limit)
     if not more:
         return rows, None
     num_listed = num_before + sum(host.num_jobs > 0 for host in rows)
@@ -218,14 +216,14 @@ def listed_hosts(
 
 
 def _is_blamed(project: str, since_s: float) -> ColumnElement[bool]:
-    of_host = and_(_LOSS.kind == "host", _LOSS.updated_s >= since_s)
-    return and_(of_host, owns(project, _LOSS.job_id), is_kept(_LOSS.job_id))
+    is_recent = and_(_LOSS.kind == "host", _LOSS.updated_s >= since_s)
+    return and_(is_recent, owns(project, _LOSS.job_id), is_kept(_LOSS.job_id))
 
 
 def _is_used(project: str, since_s: float) -> ColumnElement[bool]:
     last_s = func.coalesce(runs.c.last_data_s, runs.c.registered_s)
-    mine = and_(owns(project, run_hosts.c.job_id), is_kept(run_hosts.c.job_id))
-    return and_(last_s >= since_s, mine)
+    is_listed = and_(owns(project, run_hosts.c.job_id), is_kept(run_hosts.c.job_id))
+    return and_(last_s >= since_s, is_listed)
 
 
 def healthy_hosts(
@@ -256,7 +254,7 @@ def count_hosts(conn: Connection, project: str, *, since_s: float) -> tuple[int,
 def uses(
     conn: Connection, project: str, names: Sequence[str], *, since_s: float, most_workers: int
 ) -> dict[str, HostUse]:
-    """What these hosts are part of; workers are those of runs that have not ended.
+    """Jobs and workers of these hosts; workers are those of runs that have not ended.
 
     A host with a run of more workers than `most_workers`, added up over all runs that were read
     before, has None for them.
@@ -278,29 +276,26 @@ def uses(
         return Counter(load(conn, job_id, epoch).values()) if left >= 0 else None
 
     jobs: dict[str, set[str]] = {}
-    found: dict[str, HostUse] = {}
+    by_host: dict[str, HostUse] = {}
     for name, job_id, epoch, last_s, ended_s, superseded_s, num_workers in conn.execute(query):
-        before = found.get(name, HostUse())
+        before = by_host.get(name, HostUse())
         jobs.setdefault(name, set()).add(job_id)
-        on_it: int | None = 0
+        total = before.num_workers
         if ended_s is None and superseded_s is None:
             counted = workers_by_host(job_id, epoch, num_workers)
-            on_it = None if counted is None else counted[name]
-        is_known = before.num_workers is not None and on_it is not None
-        known = (before.num_workers or 0) + (on_it or 0) if is_known else None
+            total = None if counted is None or total is None else total + counted[name]
         times = [time_s for time_s in (before.last_data_s, last_s) if time_s is not None]
-        found[name] = HostUse(len(jobs[name]), max(times, default=None), known)
-    return found
+        by_host[name] = HostUse(len(jobs[name]), max(times, default=None), total)
+    return by_host
 
 
 def blaming_runs(conn: Connection, project: str, host: str, *, since_s: float) -> list[BlamingRun]:
-    """What each run of a project lost to a host since a time, the newest first."""
+    """GPU time that each run of a project lost to a host since a time, the newest first."""
     _, slowdown, last_s, gpu_s = _BLAME
     query = (
         select(_LOSS.job_id, _LOSS.epoch, func.count(), func.min(_LOSS.first_step),
                func.max(_LOSS.first_step), slowdown, last_s, gpu_s)
-        .where(_LOSS.kind == "host", _LOSS.name == host, _LOSS.updated_s >= since_s)
-        .where(owns(project, _LOSS.job_id), is_kept(_LOSS.job_id))
+        .where(_is_blamed(project, since_s), _LOSS.name == host)
         .group_by(_LOSS.job_id, _LOSS.epoch)
         .order_by(last_s.desc(), _LOSS.job_id)
     )  # fmt: skip

@@ -8,21 +8,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, get_args
 
-from sqlalchemy import (
-    ColumnElement,
-    Connection,
-    RowMapping,
-    Select,
-    and_,
-    bindparam,
-    func,
-    select,
-    update,
-)
+from sqlalchemy import ColumnElement, Connection, RowMapping, bindparam, func, select, update
 
 from app.errors import Conflict, InvalidRequest, JobBeingRemoved, JobNotFound
 from app.store.alerting.tables import alerts
-from app.store.database import JobId, from_cursor, of_run, same_run, split_page, to_cursor
+from app.store.database import JobId, from_cursor, of_run, one_row, same_run, split_page, to_cursor
 from app.store.projects import owns
 from app.store.recordings import RecordingPlan, parse_plans, plans_of_run
 from app.store.runs import (
@@ -52,7 +42,6 @@ from app.trace.ops import BUILT_IN, OpTypes
 Lifecycle = Literal["active", "archived", "deleted"]
 LIFECYCLES: tuple[Lifecycle, ...] = get_args(Lifecycle)
 RESTORABLE_FOR_S = 86_400.0
-OWNER_LABEL = "owner"  # the label with a job's owner
 MAX_LABELS = 32
 # They say how times were recorded, which only the recorder knows.
 RECORDER_LABELS = (TIMES_LABEL, "host_times")
@@ -120,19 +109,15 @@ def get(conn: Connection, job_id: str) -> JobRecord:
     Raises:
         JobNotFound: it never registered.
     """
-    row = conn.execute(_records().where(jobs.c.job_id == job_id)).one_or_none()
-    if row is None:
-        raise JobNotFound(job_id)
-    return _record(row._mapping)
+    query = _RECORDS.where(jobs.c.job_id == job_id)
+    return _record(one_row(conn, query, JobNotFound(job_id))._mapping)
 
 
 def name_and_labels(conn: Connection, job_id: str) -> tuple[str, dict[str, str]]:
     """Those of the job's current run, as edited; raises JobNotFound as `get` does."""
     query = select(runs.c.name, runs.c.labels, jobs.c.edited_labels)
     query = query.select_from(jobs.join(runs, same_run(runs, jobs)))
-    row = conn.execute(query.where(jobs.c.job_id == job_id)).one_or_none()
-    if row is None:
-        raise JobNotFound(job_id)
+    row = one_row(conn, query.where(jobs.c.job_id == job_id), JobNotFound(job_id))
     return row.name, row.labels | row.edited_labels
 
 
@@ -145,14 +130,14 @@ def page(
     limit: int = 100,
 ) -> tuple[list[JobRecord], str | None]:
     """A project's jobs in the order of their ids, and the cursor of the next page."""
-    query = _records().where(owns(project, jobs.c.job_id), is_in(lifecycle))
+    query = _RECORDS.where(owns(project, jobs.c.job_id), is_in(lifecycle))
     if cursor is not None:
         # Without its project, which is the caller's own whatever a cursor says.
         last = job_key(project, from_cursor(cursor, tuple[JobId])[0])
         query = query.where(jobs.c.job_id > last)
-    found = conn.execute(query.order_by(jobs.c.job_id).limit(limit + 1))
-    rows, more = split_page([_record(row._mapping) for row in found], limit)
-    return rows, to_cursor(job_of(rows[-1].job_id)) if more else None
+    rows = conn.execute(query.order_by(jobs.c.job_id).limit(limit + 1))
+    records, more = split_page([_record(row._mapping) for row in rows], limit)
+    return records, to_cursor(job_of(records[-1].job_id)) if more else None
 
 
 def registration(conn: Connection, job_id: str, epoch: int) -> Registration:
@@ -161,10 +146,8 @@ def registration(conn: Connection, job_id: str, epoch: int) -> Registration:
     Raises:
         JobNotFound: no such run registered.
     """
-    row = conn.execute(select(runs).where(*of_run(runs, job_id, epoch))).one_or_none()
-    if row is None:
-        raise JobNotFound(job_id)
-    return registration_of(row._mapping)
+    query = select(runs).where(*of_run(runs, job_id, epoch))
+    return registration_of(one_row(conn, query, JobNotFound(job_id))._mapping)
 
 
 # Built once: a consumer asks it in every turn.
@@ -183,27 +166,24 @@ def labels_of_run(conn: Connection, job_id: str, epoch: int) -> dict[str, str] |
 
 def is_in(lifecycle: Lifecycle) -> ColumnElement[bool]:
     """Whether a row of `jobs` is active, archived or deleted, as a condition."""
-    match lifecycle:
-        case "active":
-            return jobs.c.archived_s.is_(None) & jobs.c.deleted_s.is_(None)
-        case "archived":
-            return jobs.c.archived_s.is_not(None) & jobs.c.deleted_s.is_(None)
-        case "deleted":
-            return jobs.c.deleted_s.is_not(None)
+    if lifecycle == "deleted":
+        return jobs.c.deleted_s.is_not(None)
+    is_archived = jobs.c.archived_s.is_not(None)
+    return jobs.c.deleted_s.is_(None) & (is_archived if lifecycle == "archived" else ~is_archived)
 
 
 def count_by_lifecycle(conn: Connection, project: str) -> dict[Lifecycle, int]:
     """Number of a project's jobs that are archived, and of those that can be restored."""
     has_run = select(runs.c.job_id).where(runs.c.job_id == jobs.c.job_id).exists()
-    found: dict[Lifecycle, int] = {}
-    for each in LIFECYCLES[1:]:
-        query = select(func.count()).where(owns(project, jobs.c.job_id), is_in(each), has_run)
-        found[each] = int(conn.execute(query.select_from(jobs)).scalar_one())
-    return found
+    counted = select(func.count()).select_from(jobs).where(owns(project, jobs.c.job_id), has_run)
+    return {
+        lifecycle: int(conn.execute(counted.where(is_in(lifecycle))).scalar_one())
+        for lifecycle in LIFECYCLES[1:]
+    }
 
 
 class JobMatch(NamedTuple):
-    """A job that a search has found; `labels` as in `JobRecord`."""
+    """A job that matches a search; `labels` as in `JobRecord`."""
 
     job_id: str
     name: str
@@ -217,7 +197,7 @@ def matching(conn: Connection, project: str, words: Sequence[str], *, limit: int
     First those that are not archived, then those whose name begins with the first word, then by
     how late they began.
     """
-    query: Select[Any] = select(
+    query = select(
         *(jobs.c.job_id, runs.c.name, runs.c.labels, jobs.c.edited_labels),
         *(jobs.c.archived_s, runs.c.registered_s),
     )
@@ -229,7 +209,7 @@ def matching(conn: Connection, project: str, words: Sequence[str], *, limit: int
         match = JobMatch(job_id, name, registered | edited, archived_s is not None)
         texts = _searched_texts(match)
         if all(word in "\n".join(texts) for word in wanted):
-            begins = bool(wanted) and any(each.startswith(wanted[0]) for each in texts[:2])
+            begins = bool(wanted) and any(text.startswith(wanted[0]) for text in texts[:2])
             ranked.append(((match.is_archived, not begins, -registered_s, job_id), match))
     return [match for _, match in sorted(ranked, key=lambda pair: pair[0])[:limit]]
 
@@ -280,7 +260,7 @@ def restore(conn: Connection, job_id: str) -> bool:
 def edit_labels(
     conn: Connection, job_id: str, changes: Mapping[str, str | None]
 ) -> tuple[dict[str, str], dict[str, str]]:
-    """Set labels over the registered ones; None takes back what was set. Old and new edits.
+    """Set labels over the registered ones; None removes an edit. Returns the old and new edits.
 
     Raises:
         JobNotFound: the job never registered.
@@ -291,9 +271,7 @@ def edit_labels(
     if own:
         raise InvalidRequest(f"labels: {own[0]!r} is set by the recorder, register the job with it")
     query = select(jobs.c.edited_labels).where(jobs.c.job_id == job_id).with_for_update()
-    before: dict[str, str] | None = conn.execute(query).scalar_one_or_none()
-    if before is None:
-        raise JobNotFound(job_id)
+    before: dict[str, str] = one_row(conn, query, JobNotFound(job_id)).edited_labels
     after = {name: text for name, text in (before | dict(changes)).items() if text is not None}
     if len(after) > MAX_LABELS:
         raise Conflict(f"job {job_of(job_id)!r} would have {len(after)} labels, of {MAX_LABELS}")
@@ -308,28 +286,30 @@ def _set(conn: Connection, job_id: str, changes_it: ColumnElement[bool], **value
     return changed.rowcount > 0
 
 
-def _records() -> Select[Any]:
-    latest = and_(same_run(windows, jobs), windows.c.first_step == newest_with_figures())
-    summary = [column.label(f"window_{column.name}") for column in SUMMARY_COLUMNS]
-    counts = [ingest_counts.c[name].label(f"count_{name}") for name in IngestCounts.__slots__]
-    beside = [drops.c[name].label(f"drops_{name}") for name in RecorderDrops._fields]
-    own = (jobs.c.edited_labels, jobs.c.archived_s, jobs.c.deleted_s)
-    return (
-        select(runs, *own, *summary, *counts, *beside, recordings.c.plans, window_briefs.c.brief)
-        .select_from(jobs.join(runs, same_run(runs, jobs)))
-        .join(windows, latest, isouter=True)
-        .join(window_briefs, isouter=True)
-        .join(ingest_counts, isouter=True)
-        .join(drops, isouter=True)
-        .join(recordings, isouter=True)
+# All columns of a `JobRecord`, of all jobs.
+_IS_LATEST = same_run(windows, jobs) & (windows.c.first_step == newest_with_figures())
+_RECORDS = (
+    select(
+        *(runs, jobs.c.edited_labels, jobs.c.archived_s, jobs.c.deleted_s),
+        *(column.label(f"window_{column.name}") for column in SUMMARY_COLUMNS),
+        *(ingest_counts.c[name].label(f"count_{name}") for name in IngestCounts.__slots__),
+        *(drops.c[name].label(f"drops_{name}") for name in RecorderDrops._fields),
+        *(recordings.c.plans, window_briefs.c.brief),
     )
+    .select_from(jobs.join(runs, same_run(runs, jobs)))
+    .join(windows, _IS_LATEST, isouter=True)
+    .join(window_briefs, isouter=True)
+    .join(ingest_counts, isouter=True)
+    .join(drops, isouter=True)
+    .join(recordings, isouter=True)
+)
 
 
 def _record(row: RowMapping) -> JobRecord:
-    made = ("parallelism", "labels", "latest", "recent", "op_types", "counts", "drops", "plans")
-    values = {name: row[name] for name in JobRecord.__slots__ if name not in made}
-    window = {column.name: row[f"window_{column.name}"] for column in SUMMARY_COLUMNS}
-    latest = None if window["epoch"] is None else summary_of(window)
+    composed = ("parallelism", "labels", "latest", "recent", "op_types", "counts", "drops", "plans")
+    values = {name: row[name] for name in JobRecord.__slots__ if name not in composed}
+    window = [row[f"window_{column.name}"] for column in SUMMARY_COLUMNS]
+    latest = None if window[0] is None else summary_of(window)
     counted = {name: row[f"count_{name}"] for name in IngestCounts.__slots__}
     return JobRecord(
         **values,
@@ -348,4 +328,4 @@ def _recorder_drops(row: RowMapping) -> RecorderDrops | None:
     total, num_workers, worst = (row[f"drops_{name}"] for name in RecorderDrops._fields)
     if total is None:
         return None
-    return RecorderDrops(total, num_workers, [WorkerDrops(*each) for each in worst])
+    return RecorderDrops(total, num_workers, [WorkerDrops(*worker) for worker in worst])

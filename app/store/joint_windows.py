@@ -1,8 +1,7 @@
 """Several windows read as one result: a range, a whole run, or the recent steps of a job.
 
-`recent` is what a job is judged by, wherever a page, the API, the fleet or an alert does: the
-recent steps of a running job (app.result.recent), worked out once when a window closes, and of a
-finished one its whole run.
+Pages, API, fleet and alerts judge a job by its `recent` result: the recent steps of a running job
+(app.result.recent), worked out once when a window closes, and of a finished one its whole run.
 """
 
 from collections.abc import Sequence
@@ -20,7 +19,7 @@ from app.result.recent import RECENT_WINDOWS, recent_result, result_since
 from app.result.stored import split_by_step
 from app.result.window_result import WindowResult
 from app.store import windows as stored
-from app.store.database import Store, of_run
+from app.store.database import Store, of_run, value_of_run
 from app.store.jobs import registration
 from app.store.tables import runs, windows
 from app.store.windows import WindowRange, WindowSummary
@@ -53,15 +52,15 @@ def read_range(
     """
     run = registration(conn, job_id, span.epoch)
     by_step = span.most_steps if per_step else 0
-    each_holds = run.parallelism.num_workers * (ARRAYS_PER_WORKER + by_step)
-    each_holds += min(MAX_RANKS, run.parallelism.num_workers) * (ARRAYS_PER_RANK + by_step)
-    kept = thinned_windows(span.first_steps, MAX_RANGE_NUMBERS // each_holds)
+    kept = thinned_windows(
+        span.first_steps, max_windows_at_once(run.parallelism.num_workers, by_step)
+    )
     parts = [stored.get(conn, job_id, f"{span.epoch}-{first_step}", per_step=per_step)
              for first_step in kept]  # fmt: skip
     left_out_gpu_hours = 0.0
     if since_step is not None and not per_step:
-        whole, parts[0] = parts[0], result_since(parts[0], since_step)
-        left_out_gpu_hours = (whole.gpu_hours_lost or 0.0) - (parts[0].gpu_hours_lost or 0.0)
+        first, parts[0] = parts[0], result_since(parts[0], since_step)
+        left_out_gpu_hours = (first.gpu_hours_lost or 0.0) - (parts[0].gpu_hours_lost or 0.0)
     if len(kept) == span.num_windows:
         return joint_result(parts)
     lost_s = stored.gpu_s_lost(conn, job_id, span, num_gpus=run.num_gpus)
@@ -74,8 +73,8 @@ def _partial_result(
     result: WindowResult, span: WindowRange, kept: Sequence[int], lost_gpu_s: float | None
 ) -> WindowResult:
     """The result with the windows that were not read; its loss covers all windows."""
-    has = set(kept)
-    left_out = [f"{span.epoch}-{first}" for first in span.first_steps if first not in has]
+    read = set(kept)
+    left_out = [f"{span.epoch}-{first}" for first in span.first_steps if first not in read]
     window = replace(
         result.window,
         left_out=tuple(left_out[:MAX_LEFT_OUT_NAMED]),
@@ -85,13 +84,19 @@ def _partial_result(
     return replace(result, window=window, gpu_hours_lost=lost)
 
 
-def thinned_windows(found: Sequence[int], max_windows: int) -> list[int]:
+def max_windows_at_once(num_workers: int, by_step: int = 0) -> int:
+    """How many windows of a job are read for one result, each with figures of `by_step` steps."""
+    numbers = num_workers * (ARRAYS_PER_WORKER + by_step)
+    numbers += min(MAX_RANKS, num_workers) * (ARRAYS_PER_RANK + by_step)
+    return max(2, min(MAX_RANGE_NUMBERS // numbers, MAX_RANGE_WINDOWS))
+
+
+def thinned_windows(first_steps: Sequence[int], max_windows: int) -> list[int]:
     """As many windows as can be read, evenly spaced, including the first and the last."""
-    num_kept = max(2, min(max_windows, MAX_RANGE_WINDOWS))
-    if len(found) <= num_kept:
-        return list(found)
-    at = np.unique(np.linspace(0, len(found) - 1, num_kept).round().astype(int))
-    return [found[index] for index in at]
+    if len(first_steps) <= max_windows:
+        return list(first_steps)
+    at = np.unique(np.linspace(0, len(first_steps) - 1, max_windows).round().astype(int))
+    return [first_steps[index] for index in at]
 
 
 def whole_run(conn: Connection, job_id: str, epoch: int) -> WindowRange | None:
@@ -126,8 +131,7 @@ def judged_windows(conn: Connection, job_id: str) -> JudgedWindows:
     latest = stored.summary(conn, job_id, "latest")
     if latest.slowdown is None:
         return JudgedWindows((latest.window_id, latest.revision), [latest])
-    ended = select(runs.c.ended_s).where(*of_run(runs, job_id, latest.epoch))
-    if conn.execute(ended).scalar_one() is not None:
+    if value_of_run(conn, runs.c.ended_s, job_id, latest.epoch) is not None:
         span = whole_run(conn, job_id, latest.epoch)
         if span is not None:
             key = (span.epoch, span.first_steps[0], span.last_step, span.num_windows)

@@ -40,12 +40,6 @@ def migrate(url: str) -> None:
         upgrade_within(conn)
 
 
-def downgrade(url: str, to_revision: str) -> None:
-    """Downgrade; data that the older tables cannot hold is lost."""
-    with _alone(url) as conn:
-        downgrade_within(conn, to_revision)
-
-
 @contextmanager
 def _alone(url: str) -> Iterator[Connection]:
     """A transaction in which no other process migrates; waits for one that does."""
@@ -62,7 +56,7 @@ def upgrade_within(conn: Connection) -> None:
 
 
 def downgrade_within(conn: Connection, to_revision: str) -> None:
-    """Downgrade in a transaction that has begun."""
+    """Downgrade in a transaction that has begun; data that the older tables cannot hold is lost."""
     command.downgrade(alembic_config(conn), to_revision)
 
 
@@ -94,7 +88,7 @@ def _make_private_file(url: str) -> None:
         return
     path = Path(database)
     path.parent.mkdir(parents=True, exist_ok=True)
-    with suppress(OSError):  # opening it says what is wrong
+    with suppress(OSError):  # opening the database gives the error
         path.touch(mode=0o600)
     for file in (path, Path(f"{path}-wal"), Path(f"{path}-shm")):
         # A copy may be anybody's to read; of another user, it stays as it is.
@@ -103,15 +97,15 @@ def _make_private_file(url: str) -> None:
 
 
 def _refuse_unknown(conn: Connection) -> None:
-    found = current_revision(conn)
-    if found is None or found in known_revisions():
+    revision = current_revision(conn)
+    if revision is None or revision in known_revisions():
         return
-    if is_too_old(found):
+    if is_too_old(revision):
         raise StartUpFailed(
-            f"the database is at revision {found}, of before release {OLDEST_RELEASE}: run "
+            f"the database is at revision {revision}, of before release {OLDEST_RELEASE}: run "
             f"paceline migrate of release {OLDEST_RELEASE} first, then that of this one"
         )
     raise StartUpFailed(
-        f"the database is at revision {found}, which this version does not know: "
+        f"the database is at revision {revision}, which this version does not know: "
         "run the newer Paceline, or restore a backup of this one"
     )

@@ -10,9 +10,8 @@ from typing import Any
 
 from sqlalchemy import Connection, select
 
-from app.errors import JobNotFound
 from app.store.database import insert_or_replace
-from app.store.tables import jobs, recordings
+from app.store.tables import recordings
 
 # Ranks get a plan within seconds: they need no more earlier ones.
 MAX_PLANS = 8
@@ -48,8 +47,7 @@ def plans_of_run(plans: Sequence[RecordingPlan], epoch: int) -> list[RecordingPl
 
 def of_job(conn: Connection, job_id: str) -> list[RecordingPlan]:
     """A job's last plans, ascending by version."""
-    query = select(recordings.c.plans).where(recordings.c.job_id == job_id)
-    return parse_plans(conn.execute(query).scalar_one_or_none())
+    return parse_plans(conn.scalar(select(recordings.c.plans).filter_by(job_id=job_id)))
 
 
 def add(
@@ -62,24 +60,13 @@ def add(
     now_s: float,
     by: str,
 ) -> RecordingPlan:
-    """Add a plan to the job; call `lock` before, in the same transaction."""
+    """Add a plan to the job, which `runs.current_epoch` has locked in the same transaction."""
     before = of_job(conn, job_id)
     version = before[-1].version + 1 if before else 1
     plan = RecordingPlan(version, epoch, from_step, sample, now_s, by)
     kept = [asdict(known) for known in [*before, plan][-MAX_PLANS:]]
     insert_or_replace(conn, recordings, [{"job_id": job_id, "plans": kept}])
     return plan
-
-
-def lock(conn: Connection, job_id: str) -> None:
-    """Lock the job's plans until the open transaction ends.
-
-    Raises:
-        JobNotFound: the job never registered.
-    """
-    query = select(jobs.c.job_id).where(jobs.c.job_id == job_id).with_for_update()
-    if conn.execute(query).one_or_none() is None:
-        raise JobNotFound(job_id)
 
 
 def parse_plans(rows: Sequence[dict[str, Any]] | None) -> list[RecordingPlan]:

@@ -1,10 +1,10 @@
 """Retention: how long rows are kept, and the removal of expired ones and of deleted jobs.
 
 Rows that a consumer may still need never expire: open windows, unclosed runs, pending and firing
-alerts, due messages, unsettled dead letters. Rows are removed in small batches, each in a
-transaction of its own. PostgreSQL reuses freed space once vacuumed (app/store/shrinking/
-dead_rows.py); a SQLite file shrinks afterwards (app/store/shrinking/file_size.py). Old windows are
-thinned (app/store/shrinking/thinning.py).
+alerts, due messages, unsettled dead letters. Rows are removed in small batches, every one in a
+transaction of its own. PostgreSQL reuses freed space once vacuumed, a SQLite file shrinks
+afterwards (app/store/shrinking/dead_rows.py). Old windows are thinned (app/store/shrinking/
+thinning.py).
 
 A project may have a quota, too. Of its oldest closed windows the operations go first, since
 timelines and what-if questions alone need them; then its oldest closed windows.
@@ -20,6 +20,7 @@ from sqlalchemy import (
     Column,
     ColumnElement,
     Connection,
+    Label,
     Row,
     Select,
     Table,
@@ -39,15 +40,15 @@ from app.store import runs as stored_runs
 from app.store.alerting.tables import (
     alert_events,
     alert_groups,
-    alert_told,
     alerts,
     all_tables,
     delivery_attempts,
     muting,
+    notified_alerts,
     outbox,
 )
 from app.store.columns import PackedJson, is_bytes
-from app.store.database import Store, now_s, rows_of_group
+from app.store.database import Store, now_s, of_run, rows_of_group, same_run
 from app.store.jobs import RESTORABLE_FOR_S
 from app.store.projects import owns
 from app.store.shrinking.thinning import (
@@ -61,17 +62,11 @@ from app.store.shrinking.thinning import (
 from app.store.tables import (
     annotations,
     audit,
-    cursors,
     dead_letters,
-    drops,
     fixes,
-    histories,
-    hosts,
     ingest_counts,
     jobs,
     projects,
-    rank_exits,
-    run_hosts,
     runs,
     share_links,
     spool,
@@ -87,7 +82,7 @@ from app.trace.job import project_of
 
 @dataclass(frozen=True, slots=True)
 class ExpiringRows:
-    """One kind of rows that expire: those of `table` that are all that `of` says.
+    """One kind of rows that expire: those of `table` that meet the `conditions`.
 
     They are old when each of their `times` is, and the oldest go first, or `by_key` the first.
     `remove` needs the columns `beside` the key, of large rows `size_bytes`; None: it deletes them.
@@ -97,7 +92,7 @@ class ExpiringRows:
     name: str
     table: Table
     times: Sequence[ColumnElement[float]]
-    of: Sequence[ColumnElement[bool]] = ()
+    conditions: Sequence[ColumnElement[bool]] = ()
     by_key: bool = False
     beside: Sequence[ColumnElement[Any]] = ()
     remove: Callable[[Connection, Sequence[Row[Any]]], None] | None = None
@@ -106,9 +101,10 @@ class ExpiringRows:
 
     def find(self, project: str, before_s: float) -> Select[Any]:
         """The keys of a project's rows from before a Unix time."""
-        key, its = self.table.primary_key.columns, self.table.c
-        mine = its.project == project if "project" in its else owns(project, its.job_id)
-        query = select(*key, *self.beside).where(mine, *self.of)
+        key, columns = self.table.primary_key.columns, self.table.c
+        has_project = "project" in columns
+        is_own = columns.project == project if has_project else owns(project, columns.job_id)
+        query = select(*key, *self.beside).where(is_own, *self.conditions)
         query = query.where(*(time < before_s for time in self.times))
         return query.order_by(*(key if self.by_key else self.times))
 
@@ -131,6 +127,12 @@ _TABLES_OF_JOBS = tuple(
     for table in reversed(all_tables.sorted_tables)
     # Rows of objects go after their objects: app/store/objects/moves.py.
     if "job_id" in table.c and table not in (jobs, window_objects)
+)
+# Those of them with rows of one run, and the runs.
+_TABLES_OF_RUNS = tuple(
+    table
+    for table in _TABLES_OF_JOBS
+    if table is runs or any(key.column.table is runs for key in table.foreign_keys)
 )
 # An arbitrary number that no other lock uses; the same in every Paceline.
 ADVISORY_LOCK = 7_263_554_619
@@ -172,22 +174,20 @@ _OWN_LIMITS = (projects.c.keep_raw_days, projects.c.keep_results_days, projects.
 def policies(conn: Connection, default: RetentionLimits) -> list[RetentionPolicy]:
     """The retention of each project; `default` is the service's."""
     rows = conn.execute(select(projects.c.project, *_OWN_LIMITS).order_by(projects.c.project))
-    found = []
+    by_project = []
     for project, *own in rows:
-        limits = (
-            usual if mine is None else mine
-            for mine, usual in zip(own, astuple(default), strict=True)
-        )
-        is_own = tuple(mine is not None for mine in own)
-        found.append(RetentionPolicy(project, RetentionLimits(*limits), is_own))
-    return found
+        pairs = zip(own, astuple(default), strict=True)
+        limits = RetentionLimits(*(usual if limit is None else limit for limit, usual in pairs))
+        is_own = tuple(limit is not None for limit in own)
+        by_project.append(RetentionPolicy(project, limits, is_own))
+    return by_project
 
 
 def project_limits(conn: Connection, project: str) -> dict[str, float | None]:
     """The project's own retention; None where the service's applies."""
-    row = conn.execute(select(*_OWN_LIMITS).where(projects.c.project == project)).one_or_none()
-    raw_days, results_days, max_gb = (None, None, None) if row is None else row
-    return {"raw_days": raw_days, "results_days": results_days, "max_gb": max_gb}
+    row = conn.execute(select(*_OWN_LIMITS).filter_by(project=project)).one_or_none()
+    names = ("raw_days", "results_days", "max_gb")
+    return dict(zip(names, row or (None, None, None), strict=True))
 
 
 def set_project_limits(
@@ -203,9 +203,8 @@ def set_project_limits(
     Raises:
         NotFound: there is no such project.
     """
-    of_project = update(projects).where(projects.c.project == project)
     values = {"keep_raw_days": raw_days, "keep_results_days": results_days, "keep_gb": max_gb}
-    if not conn.execute(of_project.values(**values)).rowcount:
+    if not conn.execute(update(projects).filter_by(project=project).values(values)).rowcount:
         raise NotFound(f"no project {project!r}: it is created with its first token")
 
 
@@ -219,7 +218,7 @@ def sweep(
 
     Raises:
         LeaseLost: another process is sweeping.
-        StoreUnavailable: the database does not answer; what was removed stays so.
+        StoreUnavailable: the database does not answer; rows that were removed stay removed.
     """
     yield from remove_deleted_jobs(store)
     for project, kind, before_s in _tasks(store, default):
@@ -242,7 +241,9 @@ def remove_deleted_jobs(store: Store) -> Iterator[RemovedRows]:
     for job_id in _begin_removals(store):
         while number := _remove_batch_of_job(store, job_id):
             yield RemovedRows(project_of(job_id), DELETED_JOBS, number)
-        _forget_deletion(store, job_id)
+        listed = {"archived_s": None, "deleted_s": None, "removal_began_s": None}
+        with store.write() as conn:
+            conn.execute(update(jobs).filter_by(job_id=job_id).values(**listed, edited_labels={}))
 
 
 # What `RemovedRows.kind` says of windows that were thinned.
@@ -260,7 +261,7 @@ def _thinned_rows(thinned: ThinnedWindows) -> RemovedRows:
 def count_old(
     store: Store, default: RetentionLimits, thinning: ThinningDays | None = None
 ) -> Iterator[RemovedRows]:
-    """What `sweep` would remove now; runs may expire once their windows are removed."""
+    """The rows that `sweep` would remove now; runs may expire once their windows are removed."""
     yield from _count_of_deleted_jobs(store)
     for project, kind, before_s in _tasks(store, default):
         old = kind.find(project, before_s).subquery()
@@ -272,7 +273,8 @@ def count_old(
         yield from map(_thinned_rows, count_due(store, thinning))
     for excess in _excesses(store, default):
         with store.read() as conn:
-            rows = _first_of(conn.execute(_oldest(excess)).all(), excess.excess_bytes)
+            closed = conn.execute(_closed(excess.project, is_raw=excess.is_raw)).all()
+            rows = _first_of(closed, excess.excess_bytes)
         yield RemovedRows(excess.project, _EXCESS_KINDS[excess.is_raw], len(rows))
 
 
@@ -300,7 +302,7 @@ def stored_bytes(conn: Connection, project: str) -> int:
 
 
 def _excesses(store: Store, default: RetentionLimits) -> list[Excess]:
-    """What has to go until the windows of each project take no more than they may."""
+    """Windows to remove until those of each project take no more than its quota."""
     with store.read() as conn:
         return [
             excess
@@ -323,11 +325,6 @@ def _excesses_of(conn: Connection, project: str, max_bytes: float) -> Iterator[E
         yield Excess(project, excess_bytes - raw_bytes, is_raw=False)
 
 
-def _oldest(excess: Excess) -> Select[Any]:
-    """Keys, last step and `size_bytes` of the windows, those first that go first."""
-    return _closed(excess.project, is_raw=excess.is_raw).order_by(windows.c.updated_s)
-
-
 def _first_of(rows: Sequence[Row[Any]], excess_bytes: int) -> Sequence[Row[Any]]:
     """The first rows that together have so many bytes; all, where they have fewer."""
     sums = accumulate(row.size_bytes for row in rows)
@@ -336,16 +333,21 @@ def _first_of(rows: Sequence[Row[Any]], excess_bytes: int) -> Sequence[Row[Any]]
 
 
 def _closed(project: str, *, is_raw: bool) -> Select[Any]:
-    key, size_bytes = windows.primary_key.columns, _size_of(is_raw=is_raw).label("size_bytes")
-    query = select(*key, windows.c.last_step, size_bytes)
+    """Keys, last step and `size_bytes` of the windows, the oldest first."""
+    key = windows.primary_key.columns
+    query = select(*key, windows.c.last_step, _size_of(is_raw=is_raw)).order_by(windows.c.updated_s)
     query = query.where(owns(project, windows.c.job_id), windows.c.state != "open")
     return query.where(windows.c.trace.is_not(None)) if is_raw else query
 
 
 def _size_of(*, is_raw: bool) -> ColumnElement[int]:
-    columns = (windows.c.trace,) if is_raw else (windows.c.result, windows.c.per_step)
+    return _sizes(*((windows.c.trace,) if is_raw else (windows.c.result, windows.c.per_step)))
+
+
+def _sizes(*columns: ColumnElement[Any]) -> Label[int]:
+    """Bytes of these columns together."""
     sizes = (func.coalesce(func.length(column), 0) for column in columns)
-    return sum(sizes, literal(0))
+    return sum(sizes, literal(0)).label("size_bytes")
 
 
 def _remove_excess(store: Store, excess: Excess) -> Iterator[RemovedRows]:
@@ -354,9 +356,10 @@ def _remove_excess(store: Store, excess: Excess) -> Iterator[RemovedRows]:
     while left_bytes > 0:
         with store.write() as conn:
             _lock_sweep(conn)
-            old = _oldest(excess).limit(_BATCH_ROWS).with_for_update(skip_locked=True)
-            found = within_batch_bytes(conn.execute(old).all(), _BATCH_BYTES)
-            rows = _first_of(found, left_bytes)
+            old = _closed(excess.project, is_raw=excess.is_raw).limit(_BATCH_ROWS)
+            old = old.with_for_update(skip_locked=True)
+            batch = within_batch_bytes(conn.execute(old).all(), _BATCH_BYTES)
+            rows = _first_of(batch, left_bytes)
             if not rows:
                 return
             remove(conn, rows)
@@ -367,8 +370,8 @@ def _remove_excess(store: Store, excess: Excess) -> Iterator[RemovedRows]:
 def _tasks(store: Store, default: RetentionLimits) -> Iterator[tuple[str, ExpiringRows, float]]:
     with store.read() as conn:
         today_s = now_s(conn)
-        found = policies(conn, default)
-    for policy in found:
+        project_policies = policies(conn, default)
+    for policy in project_policies:
         for kind in _EXPIRING_ROWS:
             days = min(policy.limits.results_days, kind.max_days)
             if kind.is_raw:  # before their windows, which then are small
@@ -380,9 +383,8 @@ def _remove_batch(store: Store, project: str, kind: ExpiringRows, before_s: floa
     with store.write() as conn:
         _lock_sweep(conn)
         # Locked, so that no row changes before its removal.
-        old = kind.find(project, before_s).limit(_BATCH_ROWS)
-        found = conn.execute(old.with_for_update(skip_locked=True)).all()
-        rows = within_batch_bytes(found, _BATCH_BYTES)
+        old = kind.find(project, before_s).limit(_BATCH_ROWS).with_for_update(skip_locked=True)
+        rows = within_batch_bytes(conn.execute(old).all(), _BATCH_BYTES)
         if rows and kind.remove is not None:
             kind.remove(conn, rows)
         elif rows:
@@ -396,7 +398,7 @@ def _count_of_deleted_jobs(store: Store) -> Iterator[RemovedRows]:
         due = select(jobs.c.job_id).where(jobs.c.deleted_s < before_s, ~_is_open())
         for job_id in conn.execute(due.order_by(jobs.c.job_id)).scalars().all():
             counts = (select(func.count()).where(t.c.job_id == job_id) for t in _TABLES_OF_JOBS)
-            number = sum(conn.execute(each).scalar_one() for each in counts)
+            number = sum(conn.execute(counted).scalar_one() for counted in counts)
             yield RemovedRows(project_of(job_id), DELETED_JOBS, number)
 
 
@@ -422,8 +424,7 @@ def _remove_batch_of_job(store: Store, job_id: str) -> int:
     with store.write() as conn:
         _lock_sweep(conn)
         for table in _TABLES_OF_JOBS:
-            sizes = (func.coalesce(func.length(c), 0) for c in table.c if _is_large(c))
-            size_bytes = sum(sizes, literal(0)).label("size_bytes")
+            size_bytes = _sizes(*filter(_is_large, table.c))
             some = select(*table.primary_key.columns, size_bytes).where(table.c.job_id == job_id)
             some = some.limit(_BATCH_ROWS_OF_DELETED)
             rows = within_batch_bytes(conn.execute(some).all(), _BATCH_BYTES)
@@ -441,14 +442,6 @@ def _remove_batch_of_job(store: Store, job_id: str) -> int:
 
 def _is_large(column: Column[Any]) -> bool:
     return is_bytes(column.type) or isinstance(column.type, PackedJson)
-
-
-def _forget_deletion(store: Store, job_id: str) -> None:
-    forget = update(jobs).values(
-        archived_s=None, deleted_s=None, removal_began_s=None, edited_labels={}
-    )
-    with store.write() as conn:
-        conn.execute(forget.where(jobs.c.job_id == job_id))
 
 
 def _lock_sweep(conn: Connection) -> None:
@@ -475,17 +468,17 @@ def _remove_operations(conn: Connection, rows: Sequence[Row[Any]]) -> None:
 
 
 def _remove_objects(conn: Connection, rows: Sequence[Row[Any]]) -> None:
-    """Nobody reads them any more; a consumer deletes the objects, then the rows."""
-    these = tuple_(*window_objects.primary_key.columns).in_([tuple(row) for row in rows])
-    conn.execute(update(window_objects).where(these).values(is_removed=True))
+    """Mark objects as removed; a consumer deletes the objects, then the rows."""
+    is_expired = tuple_(*window_objects.primary_key.columns).in_([tuple(row) for row in rows])
+    conn.execute(update(window_objects).where(is_expired).values(is_removed=True))
 
 
 def _remove_windows(conn: Connection, rows: Sequence[Row[Any]]) -> None:
     names = ("job_id", "epoch", "first_step", "last_step")
     keys = [{f"of_{name}": row._mapping[name] for name in names} for row in rows]
-    same_run = (steps.c.job_id == bindparam("of_job_id"), steps.c.epoch == bindparam("of_epoch"))
-    its_steps = steps.c.step.between(bindparam("of_first_step"), bindparam("of_last_step"))
-    conn.execute(delete(steps).where(*same_run, its_steps), keys)
+    run = (steps.c.job_id == bindparam("of_job_id"), steps.c.epoch == bindparam("of_epoch"))
+    inside = steps.c.step.between(bindparam("of_first_step"), bindparam("of_last_step"))
+    conn.execute(delete(steps).where(*run, inside), keys)
     for table in (window_briefs, window_losses, windows):
         conn.execute(delete(table).where(of_windows(table, rows)))
 
@@ -494,13 +487,8 @@ def _remove_runs(conn: Connection, rows: Sequence[Row[Any]]) -> None:
     # The job stays, so that no later run of it reuses an epoch.
     for row in rows:
         stored_runs.remove(conn, row.job_id, row.epoch)
-        for table in (steps, hosts, run_hosts, drops, rank_exits, histories, cursors, runs):
-            same_run = (table.c.job_id == row.job_id, table.c.epoch == row.epoch)
-            conn.execute(delete(table).where(*same_run))
-
-
-def _size_bytes(column: ColumnElement[Any]) -> ColumnElement[int]:
-    return func.length(column).label("size_bytes")
+        for table in _TABLES_OF_RUNS:
+            conn.execute(delete(table).where(*of_run(table, row.job_id, row.epoch)))
 
 
 def _moment(column: ColumnElement[Any]) -> ColumnElement[float]:
@@ -514,35 +502,33 @@ def _has_none(table: Table, *same: ColumnElement[bool]) -> ColumnElement[bool]:
 
 _CLOSED_WINDOWS: dict[str, Any] = {
     "times": [windows.c.updated_s],
-    "beside": [
-        windows.c.last_step,
-        func.coalesce(func.length(windows.c.trace), 0).label("size_bytes"),
-    ],
+    "beside": [windows.c.last_step, _sizes(windows.c.trace)],
 }
 _IS_CLOSED = windows.c.state != "open"
 # In this order: a run expires when its windows have been removed, a group when none of its rows is
 # left.
 _EXPIRING_ROWS = (
     ExpiringRows(
-        "operations of windows", windows, of=[_IS_CLOSED, windows.c.trace.is_not(None)],
+        "operations of windows", windows,
+        conditions=[_IS_CLOSED, windows.c.trace.is_not(None)],
         remove=_remove_operations, is_raw=True, **_CLOSED_WINDOWS,
     ),
     ExpiringRows(
         "operations in object storage", window_objects, [window_objects.c.updated_s],
-        of=[~window_objects.c.is_removed], remove=_remove_objects, is_raw=True,
+        conditions=[~window_objects.c.is_removed], remove=_remove_objects, is_raw=True,
     ),
-    # Late operations come within minutes: what is older was left behind when its run closed.
+    # Late operations come within minutes: older rows were left behind when their run closed.
     ExpiringRows(
         "exact times", window_remainders, [window_remainders.c.stored_s],
-        beside=[_size_bytes(window_remainders.c.remainders)], max_days=1.0,
+        beside=[_sizes(window_remainders.c.remainders)], max_days=1.0,
     ),
-    ExpiringRows("windows", windows, of=[_IS_CLOSED], remove=_remove_windows, **_CLOSED_WINDOWS),
+    ExpiringRows(
+        "windows", windows, conditions=[_IS_CLOSED], remove=_remove_windows, **_CLOSED_WINDOWS,
+    ),
     ExpiringRows(
         "runs", runs, [*map(_moment, (runs.c.ended_s, runs.c.superseded_s, runs.c.last_data_s))],
-        of=[runs.c.is_closed, *(
-            _has_none(table, table.c.job_id == runs.c.job_id, table.c.epoch == runs.c.epoch)
-            for table in (windows, spool)
-        )],
+        conditions=[runs.c.is_closed,
+                    *(_has_none(table, same_run(table, runs)) for table in (windows, spool))],
         by_key=True, remove=_remove_runs,
     ),
     ExpiringRows("fixes", fixes, [fixes.c.updated_s]),
@@ -554,29 +540,31 @@ _EXPIRING_ROWS = (
         beside=[share_links.c.size_bytes],
     ),
     ExpiringRows(
-        "deliveries", outbox, [outbox.c.done_s], of=[outbox.c.state != "due"], by_key=True,
-        remove=_remove_deliveries,
+        "deliveries", outbox, [outbox.c.done_s], conditions=[outbox.c.state != "due"],
+        by_key=True, remove=_remove_deliveries,
     ),
     # Events of a pending or firing alert are kept.
     ExpiringRows(
         "alert events", alert_events, [alert_events.c.at_s],
-        of=[_has_none(alerts, alerts.c.fingerprint == alert_events.c.fingerprint)], by_key=True,
+        conditions=[_has_none(alerts, alerts.c.fingerprint == alert_events.c.fingerprint)],
+        by_key=True,
     ),
     # Only of resolved alerts: a firing one needs its last notification.
     ExpiringRows(
-        "alerts told", alert_told, [alert_told.c.at_s], of=[alert_told.c.kind == "resolved"],
+        "alerts told", notified_alerts, [notified_alerts.c.at_s],
+        conditions=[notified_alerts.c.kind == "resolved"],
     ),
     ExpiringRows(
         "alert groups", alert_groups, [_moment(alert_groups.c.last_at_s)],
-        of=[alert_groups.c.next_at_s.is_(None),
-            *(~rows_of_group(table).exists() for table in (alerts, alert_told))],
+        conditions=[alert_groups.c.next_at_s.is_(None),
+                    *(~rows_of_group(table).exists() for table in (alerts, notified_alerts))],
         by_key=True,
     ),
     ExpiringRows("silences", muting, [muting.c.ends_s]),
     ExpiringRows("audit", audit, [audit.c.at_s]),
     ExpiringRows(
         "dead letters", dead_letters, [dead_letters.c.settled_s],
-        of=[dead_letters.c.state != "dead"], by_key=True,
-        beside=[_size_bytes(dead_letters.c.body)],
+        conditions=[dead_letters.c.state != "dead"], by_key=True,
+        beside=[_sizes(dead_letters.c.body)],
     ),
 )  # fmt: skip

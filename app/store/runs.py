@@ -6,38 +6,19 @@ counted apart. Recorders report what they dropped before it was sent. Totals are
 service, outlive processes, and only grow.
 """
 
-import dataclasses
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, Literal, NamedTuple, get_args
 
-from sqlalchemy import (
-    ColumnElement,
-    Connection,
-    RowMapping,
-    Update,
-    and_,
-    delete,
-    func,
-    or_,
-    select,
-    update,
-)
+from sqlalchemy import ColumnElement, Connection, RowMapping, Update, delete, func, select, update
 
 from app.alerts.rule import Severity
-from app.errors import (
-    Conflict,
-    EpochSuperseded,
-    JobBeingRemoved,
-    JobLimit,
-    JobNotFound,
-    RunLimit,
-)
+from app.errors import Conflict, EpochSuperseded, JobBeingRemoved, JobLimit, JobNotFound, RunLimit
 from app.store import audit
 from app.store.alerting.tables import alerts, endpoints
 from app.store.columns import checked_text
-from app.store.database import insert, insert_new, insert_or_replace, of_run
+from app.store.database import insert, insert_new, insert_or_replace, of_run, one_row, value_of_run
 from app.store.dead_letters import DeadLetter
 from app.store.projects import create_if_missing, owns
 from app.store.tables import drops, ingest_counts, jobs, runs, totals
@@ -53,7 +34,7 @@ NEW_RUNS_WITHIN_S = 3600.0
 
 @dataclass(frozen=True, slots=True)
 class Registration:
-    """What a job registers for one run; `run_key` is equal on all its ranks."""
+    """The registration of one run of a job; `run_key` is equal on all its ranks."""
 
     name: str
     parallelism: Parallelism
@@ -114,16 +95,15 @@ def register(
     return RegisteredRun(current, created=False)
 
 
-def current_epoch(conn: Connection, job_id: str) -> int:
-    """The epoch of the job's current run.
+def current_epoch(conn: Connection, job_id: str, *, for_update: bool = False) -> int:
+    """The epoch of the job's current run; `for_update` locks the job until the transaction ends.
 
     Raises:
         JobNotFound: the job never registered.
     """
-    epoch = conn.execute(select(jobs.c.epoch).where(jobs.c.job_id == job_id)).scalar_one_or_none()
-    if epoch is None:
-        raise JobNotFound(job_id)
-    return int(epoch)
+    query = select(jobs.c.epoch).where(jobs.c.job_id == job_id)
+    query = query.with_for_update() if for_update else query
+    return int(one_row(conn, query, JobNotFound(job_id)).epoch)
 
 
 def parallelism_of(row: RowMapping) -> Parallelism:
@@ -131,7 +111,7 @@ def parallelism_of(row: RowMapping) -> Parallelism:
     return Parallelism(**{name: row[name] for name in Parallelism.__slots__})
 
 
-# What a row of `runs` has as it was registered.
+# Fields of a registration that are columns of `runs`.
 _REGISTERED = ("name", "num_gpus", "framework", "labels", "run_key")
 
 
@@ -177,12 +157,12 @@ def _check_job_limit(
     if max_active_jobs is None:
         return
     _check_run_limit(conn, job_id, now_s)
-    of_others = (owns(project_of(job_id), runs.c.job_id), runs.c.job_id != job_id)
+    of_other_jobs = (owns(project_of(job_id), runs.c.job_id), runs.c.job_id != job_id)
     # Ended ones count too: registering and ending in a loop would fill the tables as well.
     is_new = runs.c.registered_s > now_s - ACTIVE_FOR_S
-    goes_on = and_(~runs.c.is_closed, runs.c.ended_s.is_(None), runs.c.superseded_s.is_(None))
-    is_active = or_(is_new, and_(goes_on, runs.c.last_data_s > now_s - ACTIVE_FOR_S))
-    counted = select(func.count(runs.c.job_id.distinct())).where(*of_others, is_active)
+    goes_on = ~runs.c.is_closed & runs.c.ended_s.is_(None) & runs.c.superseded_s.is_(None)
+    is_active = is_new | (goes_on & (runs.c.last_data_s > now_s - ACTIVE_FOR_S))
+    counted = select(func.count(runs.c.job_id.distinct())).where(*of_other_jobs, is_active)
     num_active = conn.execute(counted).scalar_one()
     if num_active >= max_active_jobs:
         raise JobLimit(
@@ -216,21 +196,18 @@ def _lock_job(conn: Connection, job_id: str) -> int:
 
 def _list_again(conn: Connection, job_id: str, now_s: float) -> None:
     """List an archived or deleted job, as a new run of it begins."""
-    is_hidden = or_(jobs.c.archived_s.is_not(None), jobs.c.deleted_s.is_not(None))
+    is_hidden = jobs.c.archived_s.is_not(None) | jobs.c.deleted_s.is_not(None)
     hidden = select(jobs.c.deleted_s).where(jobs.c.job_id == job_id, is_hidden)
     row = conn.execute(hidden).one_or_none()
     if row is None:
         return
-    conn.execute(
-        update(jobs).where(jobs.c.job_id == job_id).values(archived_s=None, deleted_s=None)
-    )
+    conn.execute(update(jobs).filter_by(job_id=job_id).values(archived_s=None, deleted_s=None))
     project = project_of(job_id)
     create_if_missing(conn, project, now_s=now_s)
     audit.add(
         conn,
         project=project,
         at_s=now_s,
-        actor=audit.PACELINE,
         action="job.unarchive" if row.deleted_s is None else "job.restore",
         object_kind="job",
         object_id=job_of(job_id),
@@ -241,8 +218,8 @@ def _list_again(conn: Connection, job_id: str, now_s: float) -> None:
 def _begin_run(
     conn: Connection, job_id: str, epoch: int, registration: Registration, now_s: float
 ) -> None:
-    older = and_(runs.c.job_id == job_id, runs.c.superseded_s.is_(None))
-    conn.execute(update(runs).where(older).values(superseded_s=now_s))
+    older = update(runs).filter_by(job_id=job_id, superseded_s=None)
+    conn.execute(older.values(superseded_s=now_s))
     registered = {name: getattr(registration, name) for name in _REGISTERED}
     registered |= asdict(registration.parallelism)
     registered["op_types"] = ops.describe_op_types(registration.op_types)
@@ -261,20 +238,48 @@ def note_data(
     conn: Connection, job_id: str, *, last_data_s: float, last_step: int | None, epoch: int
 ) -> None:
     """Record that data of this run came in; times and steps never go back."""
-    older = or_(runs.c.last_data_s.is_(None), runs.c.last_data_s < last_data_s)
+    older = runs.c.last_data_s.is_(None) | (runs.c.last_data_s < last_data_s)
     run = update_run(job_id, epoch)
     conn.execute(run.where(older).values(last_data_s=last_data_s))
     if last_step is not None:
-        lower = or_(runs.c.last_step.is_(None), runs.c.last_step < last_step)
+        lower = runs.c.last_step.is_(None) | (runs.c.last_step < last_step)
         conn.execute(run.where(lower).values(last_step=last_step))
 
 
+class SilentRanks(NamedTuple):
+    """Ranks that send no batches while others do, or since when no rank does; Unix times.
+
+    `silent_workers` are the workers of these ranks, each as dp_rank * pp_size + stage.
+    """
+
+    silent_ranks: tuple[int, ...] = ()
+    silent_workers: tuple[int, ...] = ()
+    silent_since_s: float | None = None
+    stalled_since_s: float | None = None
+
+
 class RunActivity(NamedTuple):
-    """When (Unix time) a run registered, and its last data came (None: never), up to which step."""
+    """When (Unix time) a run registered, when its last data came and of which step, and silence."""
 
     registered_s: float
     last_data_s: float | None
     last_step: int | None
+    silence: SilentRanks
+
+
+def activity(conn: Connection, job_id: str, epoch: int) -> RunActivity:
+    """The activity of a run that has registered."""
+    names = (*RunActivity._fields[:-1], *SilentRanks._fields)
+    query = select(*(runs.c[name] for name in names)).where(*of_run(runs, job_id, epoch))
+    registered_s, last_data_s, last_step, ranks, workers, *since_s = conn.execute(query).one()
+    silence = SilentRanks(ranks or (), workers or (), *since_s)
+    return RunActivity(registered_s, last_data_s, last_step, silence)
+
+
+def save_silent_ranks(conn: Connection, job_id: str, epoch: int, silence: SilentRanks) -> None:
+    """Save which ranks of a run are silent, or since when all are."""
+    values = {name: None if value == () else value for name, value in silence._asdict().items()}
+    conn.execute(update_run(job_id, epoch).values(values))
 
 
 class EndedRun(NamedTuple):
@@ -285,12 +290,6 @@ class EndedRun(NamedTuple):
     is_superseded: bool
 
 
-def activity(conn: Connection, job_id: str, epoch: int) -> RunActivity:
-    """When a run registered and its last data came, and its last step."""
-    query = select(runs.c.registered_s, runs.c.last_data_s, runs.c.last_step)
-    return RunActivity(*conn.execute(query.where(*of_run(runs, job_id, epoch))).one())
-
-
 def starting_since(conn: Connection, job_id: str, epoch: int, *, within_s: float) -> float:
     """When (Unix time) the run registered, or the first failed start before it did.
 
@@ -298,7 +297,7 @@ def starting_since(conn: Connection, job_id: str, epoch: int, *, within_s: float
     seconds before the run.
     """
     before = (runs.c.job_id == job_id, runs.c.epoch <= epoch)
-    has_started = or_(runs.c.last_data_s.is_not(None), runs.c.ended_s.is_not(None))
+    has_started = runs.c.last_data_s.is_not(None) | runs.c.ended_s.is_not(None)
     last = select(func.max(runs.c.epoch)).where(*before, runs.c.epoch < epoch, has_started)
     begun_s = select(runs.c.registered_s).where(*of_run(runs, job_id, epoch))
     query = select(func.min(runs.c.registered_s)).where(
@@ -313,7 +312,7 @@ def watched(conn: Connection, *, now_s: float) -> list[tuple[str, int]]:
     """Unfinished runs that are not stalled and have sent data, or registered within a day."""
     may_begin = runs.c.registered_s > now_s - ACTIVE_FOR_S
     has_begun = runs.c.last_data_s.is_not(None)
-    return unfinished(conn, runs.c.stalled_since_s.is_(None), or_(has_begun, may_begin))
+    return unfinished(conn, runs.c.stalled_since_s.is_(None), has_begun | may_begin)
 
 
 def starting(conn: Connection, *, now_s: float) -> list[tuple[str, int]]:
@@ -330,7 +329,7 @@ def stalled(conn: Connection, *, now_s: float) -> list[tuple[str, int]]:
 
 def ended_not_closed(conn: Connection) -> list[EndedRun]:
     """Runs that have ended or were superseded, and whose last window is not closed yet."""
-    over = or_(runs.c.ended_s.is_not(None), runs.c.superseded_s.is_not(None))
+    over = runs.c.ended_s.is_not(None) | runs.c.superseded_s.is_not(None)
     query = select(runs.c.job_id, runs.c.epoch, runs.c.ended_s).where(~runs.c.is_closed, over)
     rows = conn.execute(query.order_by(runs.c.job_id, runs.c.epoch))
     return [EndedRun(row.job_id, row.epoch, row.ended_s is None) for row in rows]
@@ -369,7 +368,7 @@ def update_run(job_id: str, epoch: int) -> Update:
 
 @dataclass(frozen=True, slots=True)
 class IngestCounts:
-    """Operations by what became of them; the last three are beside that.
+    """Numbers of operations that were accepted, duplicate and so on, and three further fields.
 
     `lost_batches` were skipped by their worker's later ones and never came, `last_conflict` is a
     sample of a batch that came again with another content. `in_groups` counts collectives inside
@@ -419,18 +418,18 @@ def count_dead_letter(conn: Connection, letter: DeadLetter) -> None:
     if letter.epoch is None or not has_run(conn, letter.job_id, letter.epoch):
         add_to_project(conn, project_of(letter.job_id), IngestCounts(dead=letter.num_ops))
         return
-    key = (letter.job_id, letter.epoch)
-    before = load(conn, *key)
-    save(conn, *key, dataclasses.replace(before, dead=before.dead + letter.num_ops))
+    run = (letter.job_id, letter.epoch)
+    before = load(conn, *run)
+    save(conn, *run, replace(before, dead=before.dead + letter.num_ops))
 
 
 def service_counts(conn: Connection) -> IngestCounts:
     """Sums of the whole service, with runs that have been removed; they never go down."""
-    beside = summed_project_totals(conn)
+    of_projects = summed_project_totals(conn)
     sums = (func.coalesce(func.sum(ingest_counts.c[name]), 0) for name in _NUMBERS)
     # PostgreSQL sums up to a Decimal.
     of_runs = zip(_NUMBERS, map(int, conn.execute(select(*sums)).one()), strict=True)
-    values: dict[str, Any] = {name: n + beside.get(name, 0) for name, n in of_runs}
+    values: dict[str, Any] = {name: n + of_projects.get(name, 0) for name, n in of_runs}
     return IngestCounts(**values)
 
 
@@ -442,8 +441,7 @@ def remove(conn: Connection, job_id: str, epoch: int) -> None:
 
 def has_run(conn: Connection, job_id: str, epoch: int) -> bool:
     """Whether the run exists."""
-    query = select(runs.c.epoch).where(*of_run(runs, job_id, epoch))
-    return conn.execute(query).one_or_none() is not None
+    return value_of_run(conn, runs.c.epoch, job_id, epoch) is not None
 
 
 MAX_WORST = 8  # workers that a run's row names
@@ -469,8 +467,14 @@ class RecorderDrops(NamedTuple):
 
 
 def save_drops(conn: Connection, job_id: str, epoch: int, by_rank: Sequence[RankDrops]) -> None:
-    """Save the drops that each rank of a run has reported."""
-    values = {**_drops_by_worker(by_rank)._asdict(), "by_rank": list(by_rank)}
+    """Save the drops that each rank of a run has reported, and of the workers that have any."""
+    sums: Counter[tuple[int, int]] = Counter()
+    for _, dp_rank, stage, dropped in by_rank:
+        sums[dp_rank, stage] += dropped
+    workers = [WorkerDrops(*worker, min(n, _MAX_SUM)) for worker, n in sums.items() if n]
+    worst = sorted(workers, key=lambda worker: (-worker.dropped, worker.dp_rank, worker.stage))
+    by_worker = RecorderDrops(min(sums.total(), _MAX_SUM), len(workers), worst[:MAX_WORST])
+    values = {**by_worker._asdict(), "by_rank": list(by_rank)}
     insert_or_replace(conn, drops, [{"job_id": job_id, "epoch": epoch, **values}])
 
 
@@ -478,20 +482,9 @@ def drops_of_worker(
     conn: Connection, job_id: str, epoch: int, dp_rank: int, stage: int
 ) -> int | None:
     """Operations that the recorders of one worker dropped; None if not reported."""
-    query = select(drops.c.by_rank).where(*of_run(drops, job_id, epoch))
-    rows: list[RankDrops] = conn.execute(query).scalar_one_or_none() or []
+    rows: list[RankDrops] = value_of_run(conn, drops.c.by_rank, job_id, epoch) or []
     own = [dropped for _, *worker, dropped in rows if worker == [dp_rank, stage]]
     return min(sum(own), _MAX_SUM) if own else None
-
-
-def _drops_by_worker(by_rank: Sequence[RankDrops]) -> RecorderDrops:
-    """Sums over the ranks of each worker; workers without drops are left out."""
-    sums: Counter[tuple[int, int]] = Counter()
-    for _, dp_rank, stage, dropped in by_rank:
-        sums[dp_rank, stage] += dropped
-    workers = [WorkerDrops(*worker, min(n, _MAX_SUM)) for worker, n in sums.items() if n]
-    worst = sorted(workers, key=lambda worker: (-worker.dropped, worker.dp_rank, worker.stage))
-    return RecorderDrops(min(sums.total(), _MAX_SUM), len(workers), worst[:MAX_WORST])
 
 
 PROJECT_SEPARATOR = "/"  # between a count's name and its project
@@ -512,11 +505,10 @@ def service_totals(conn: Connection) -> dict[str, int]:
 
 def summed_project_totals(conn: Connection) -> dict[str, int]:
     """The counts of single projects, summed over all of them, by their names."""
-    sums: dict[str, int] = {}
+    sums: Counter[str] = Counter()
     for row in conn.execute(select(totals).where(totals.c.name.like(f"%{PROJECT_SEPARATOR}%"))):
-        name = row.name.partition(PROJECT_SEPARATOR)[0]
-        sums[name] = sums.get(name, 0) + row.value
-    return sums
+        sums[row.name.partition(PROJECT_SEPARATOR)[0]] += row.value
+    return dict(sums)
 
 
 # Of a message, or ("retried") of an attempt.

@@ -1,24 +1,19 @@
 """Saved what-if questions of jobs."""
 
-import secrets
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Annotated
 
-import msgspec
 from sqlalchemy import Connection, delete, func, select
 
 from app.errors import Conflict, QuestionNotFound
 from app.result.record import Json
-from app.store.database import ListOrder
+from app.store.database import HexId, ListOrder, new_id, one_row
 from app.store.runs import current_epoch
 from app.store.tables import saved_questions
 from app.trace.job import job_of
 
 # Of a job; each may have thousands of bytes.
 MAX_SAVED = 200
-_ID_BYTES = 12
-_Id = Annotated[str, msgspec.Meta(pattern=r"\A[0-9a-f]+\Z")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +29,7 @@ class SavedQuestion:
 
 _TABLE = saved_questions
 _COLUMNS = tuple(_TABLE.c[name] for name in SavedQuestion.__slots__)
-_ORDER = ListOrder((_TABLE.c.saved_s, _TABLE.c.question_id), tuple[float, _Id])
+_ORDER = ListOrder((_TABLE.c.saved_s, _TABLE.c.question_id), tuple[float, HexId])
 
 
 def save(
@@ -58,7 +53,7 @@ def save(
         raise Conflict(
             f"job {job_of(job_id)!r} has {MAX_SAVED} saved questions, the maximum: delete one first"
         )
-    saved = SavedQuestion(secrets.token_hex(_ID_BYTES), name, window_id, question, now_s)
+    saved = SavedQuestion(new_id(), name, window_id, question, now_s)
     conn.execute(_TABLE.insert().values(job_id=job_id, **asdict(saved)))
     return saved
 
@@ -70,12 +65,9 @@ def find(conn: Connection, job_id: str, question_id: str) -> SavedQuestion:
         JobNotFound: the job never registered.
         QuestionNotFound: it has no such question.
     """
-    mine = (_TABLE.c.job_id == job_id, _TABLE.c.question_id == question_id)
-    row = conn.execute(select(*_COLUMNS).where(*mine)).one_or_none()
-    if row is None:
-        current_epoch(conn, job_id)
-        raise QuestionNotFound(job_id, question_id)
-    return SavedQuestion(*row)
+    current_epoch(conn, job_id)
+    query = select(*_COLUMNS).filter_by(job_id=job_id, question_id=question_id)
+    return SavedQuestion(*one_row(conn, query, QuestionNotFound(job_id, question_id)))
 
 
 def page(
@@ -95,6 +87,6 @@ def page(
 
 def remove(conn: Connection, job_id: str, question_id: str) -> None:
     """Delete a question; raises as `find` does."""
-    find(conn, job_id, question_id)
-    mine = (_TABLE.c.job_id == job_id, _TABLE.c.question_id == question_id)
-    conn.execute(delete(_TABLE).where(*mine))
+    removed = delete(_TABLE).filter_by(job_id=job_id, question_id=question_id)
+    if not conn.execute(removed).rowcount:
+        find(conn, job_id, question_id)

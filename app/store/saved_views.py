@@ -1,16 +1,15 @@
 """Saved views of the fleet page: a name for a choice of filters, search and order."""
 
-import secrets
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 
 from sqlalchemy import Connection, delete, func, select
 
 from app.errors import Conflict, ViewNotFound
+from app.store.database import new_id, one_row
 from app.store.tables import saved_views
 
 MAX_VIEWS = 100  # of a project
-_ID_BYTES = 12
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,12 +40,12 @@ def save(
     Raises:
         Conflict: the project has a view of this name, or `MAX_VIEWS` of them.
     """
-    found = list_all(conn, project)
-    if any(each.name == name for each in found):
+    saved = list_all(conn, project)
+    if any(view.name == name for view in saved):
         raise Conflict(f"a view {name!r} is saved already: use another name, or delete it first")
-    if len(found) >= MAX_VIEWS:
+    if len(saved) >= MAX_VIEWS:
         raise Conflict(f"{MAX_VIEWS} views are saved, the maximum: delete one first")
-    view = SavedView(secrets.token_hex(_ID_BYTES), name, dict(query), author, now_s)
+    view = SavedView(new_id(), name, dict(query), author, now_s)
     conn.execute(saved_views.insert().values(project=project, **asdict(view)))
     return view
 
@@ -59,14 +58,10 @@ def list_all(conn: Connection, project: str) -> list[SavedView]:
 
 
 def remove(conn: Connection, project: str, view_id: str) -> SavedView:
-    """Delete a view; returns what it was.
+    """Delete a view and return it.
 
     Raises:
         ViewNotFound: the project has no such view.
     """
-    mine = (saved_views.c.project == project, saved_views.c.view_id == view_id)
-    row = conn.execute(select(*_COLUMNS).where(*mine)).one_or_none()
-    if row is None:
-        raise ViewNotFound(view_id)
-    conn.execute(delete(saved_views).where(*mine))
-    return SavedView(*row)
+    removed = delete(saved_views).filter_by(project=project, view_id=view_id)
+    return SavedView(*one_row(conn, removed.returning(*_COLUMNS), ViewNotFound(view_id)))

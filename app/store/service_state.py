@@ -1,4 +1,4 @@
-"""The service as a whole: its state, and what its processes share: keys and addresses.
+"""The service as a whole: its state, and the keys and addresses that its processes share.
 
 A key is created once, by the first process that needs it, and stored encrypted.
 """
@@ -29,7 +29,8 @@ class ServiceState:
     `unheld_shards` are those whose lease was released, never taken, or lapsed longer than a lease
     ago; `restless_shards` are taken again and again (`shards.moves`), all of them `shard_moves`
     times so far. `outbox_oldest_s` is the age in seconds of the oldest due message, None if
-    there is none. `consumers` are those of the last hour; `watches` say what people were told of.
+    there is none. `consumers` are those of the last hour; `watches` say which outages people were
+    notified of.
     `at_s` is when this was read, `processed` up to when what workers send is processed.
     """
 
@@ -89,8 +90,7 @@ def find_key(conn: Connection, name: str) -> bytes | None:
     Raises:
         SecretsLocked: it cannot be decrypted.
     """
-    query = select(service_keys.c.key).where(service_keys.c.name == name)
-    stored: bytes | None = conn.execute(query).scalar_one_or_none()
+    stored = conn.scalar(select(service_keys.c.key).filter_by(name=name))
     if stored is None:
         return None
     return keys_of(conn).open(stored.decode(errors="replace"), _place(name))
@@ -107,10 +107,10 @@ def find_or_make_key(conn: Connection, name: str) -> bytes:
         return known
     new = keys_of(conn).seal(secrets.token_bytes(_KEY_BYTES), _place(name))
     insert_new(conn, service_keys, [{"name": name, "key": new.encode()}])
-    made = find_key(conn, name)
-    if made is None:
+    key = find_key(conn, name)
+    if key is None:
         raise AssertionError("the key was just made")
-    return made
+    return key
 
 
 def reseal_key(conn: Connection, name: str) -> bool:
@@ -122,7 +122,7 @@ def reseal_key(conn: Connection, name: str) -> bool:
     if key is None:
         return False
     new = keys_of(conn).seal(key, _place(name)).encode()
-    conn.execute(update(service_keys).where(service_keys.c.name == name).values(key=new))
+    conn.execute(update(service_keys).filter_by(name=name).values(key=new))
     return True
 
 
@@ -140,6 +140,4 @@ def save_pages_url(conn: Connection, url: str) -> None:
 
 def find_pages_url(conn: Connection) -> str | None:
     """The address of the pages; None before an API process has started."""
-    query = select(service_addresses.c.url).where(service_addresses.c.name == _PAGES)
-    found: str | None = conn.execute(query).scalar_one_or_none()
-    return found
+    return conn.scalar(select(service_addresses.c.url).filter_by(name=_PAGES))

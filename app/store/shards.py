@@ -1,10 +1,9 @@
-"""Leases of shards with fence numbers, and what a new owner needs to go on after a crash.
+"""Leases of shards with fence numbers, and the state that a new owner needs after a crash.
 
 A lease alone does not stop a consumer that was frozen past its end. So every commit checks the
 fence number, which grows with every new holder. A turn stores one row with the batches whose
-windows are still open (the spool), the assembler's state, the history of earlier windows, and the
-silent ranks. The assembler's state says up to which turn batches are included, so that a batch
-counts once.
+windows are still open (the spool), the assembler's state, and the history of earlier windows. The
+assembler's state says up to which turn batches are included, so that a batch counts once.
 """
 
 from collections.abc import Sequence
@@ -14,9 +13,8 @@ from typing import Any
 from sqlalchemy import Connection, delete, func, or_, select, update
 
 from app.errors import LeaseLost
-from app.store.database import insert, insert_new, insert_or_replace, of_run
-from app.store.runs import update_run
-from app.store.tables import consumers, cursors, histories, runs, shards, spool
+from app.store.database import insert, insert_new, insert_or_replace, of_run, value_of_run
+from app.store.tables import consumers, cursors, histories, shards, spool
 
 MAX_LEASES = 4
 _FORGET_AFTER_S = 3600.0
@@ -50,7 +48,7 @@ def acquire(
     ).one_or_none()
     if taken is None:
         return None
-    # One more than it may move: its first owner took it from nobody.
+    # One more than it may move: the first time is no move.
     times_s = [*(taken.taken_s or ())[-(MAX_MOVES + 1) :], now_s]
     conn.execute(update(shards).where(shards.c.shard == shard).values(taken_s=times_s))
     return int(taken.fence)
@@ -75,8 +73,8 @@ def renew(
     Raises:
         LeaseLost: another consumer has it.
     """
-    mine = update(shards).filter_by(shard=shard, owner=owner, fence=fence)
-    if conn.execute(mine.values(lease_until_s=now_s + lease_s)).rowcount == 0:
+    held = update(shards).filter_by(shard=shard, owner=owner, fence=fence)
+    if conn.execute(held.values(lease_until_s=now_s + lease_s)).rowcount == 0:
         raise LeaseLost(f"shard {shard} has another owner")
 
 
@@ -98,8 +96,7 @@ def note_committed(conn: Connection, shard: int, entry_ids: Sequence[str]) -> No
 
 def committed(conn: Connection, shard: int) -> set[str]:
     """Entries of the last commit: the queue delivers them again if they were not acknowledged."""
-    query = select(shards.c.committed).where(shards.c.shard == shard)
-    return set(conn.execute(query).scalar_one_or_none() or ())
+    return set(conn.scalar(select(shards.c.committed).filter_by(shard=shard)) or ())
 
 
 def release(conn: Connection, shard: int, fence: int) -> None:
@@ -144,8 +141,8 @@ def extensions_known_to_all(
     A consumer of an older version may still run. None can start: the tables are too new for it.
     """
     query = select(consumers.c.knows).where(consumers.c.lease_until_s >= now_s)
-    known = [each or () for each in conn.execute(query).scalars()]
-    return [name for name in extensions if all(name in each for each in known)]
+    known_by_consumer = [names or () for names in conn.scalars(query)]
+    return [name for name in extensions if all(name in names for names in known_by_consumer)]
 
 
 def forget_consumer(conn: Connection, owner: str) -> None:
@@ -178,8 +175,8 @@ def spooled_batches(conn: Connection, job_id: str, epoch: int) -> list[tuple[int
 
 def spooled_runs(conn: Connection) -> list[tuple[str, int]]:
     """Job id and epoch of every run with spooled batches."""
-    query = select(spool.c.job_id, spool.c.epoch).distinct()
-    rows = conn.execute(query.order_by(spool.c.job_id, spool.c.epoch))
+    run = (spool.c.job_id, spool.c.epoch)
+    rows = conn.execute(select(*run).distinct().order_by(*run))
     return [(row.job_id, row.epoch) for row in rows]
 
 
@@ -196,8 +193,7 @@ def save_assembler(conn: Connection, job_id: str, epoch: int, blob: bytes) -> No
 
 def load_assembler(conn: Connection, job_id: str, epoch: int) -> bytes | None:
     """The saved state of the run's assembler; None if there is none."""
-    query = select(cursors.c.blob).where(*of_run(cursors, job_id, epoch))
-    blob: bytes | None = conn.scalar(query)
+    blob: bytes | None = value_of_run(conn, cursors.c.blob, job_id, epoch)
     return blob
 
 
@@ -211,39 +207,5 @@ def save_history(
 
 def load_history(conn: Connection, job_id: str, epoch: int) -> bytes | None:
     """The saved history of a run; None if there is none."""
-    query = select(histories.c.blob).where(*of_run(histories, job_id, epoch))
-    blob: bytes | None = conn.scalar(query)
+    blob: bytes | None = value_of_run(conn, histories.c.blob, job_id, epoch)
     return blob
-
-
-def save_silent_ranks(
-    conn: Connection,
-    job_id: str,
-    epoch: int,
-    *,
-    silent_ranks: Sequence[int],
-    silent_workers: Sequence[int],
-    silent_since_s: float | None,
-    stalled_since_s: float | None,
-) -> None:
-    """Save which ranks are silent, or since when all are (stalled); Unix times.
-
-    `silent_workers` are these ranks' workers, each as dp_rank * pp_size + stage.
-    """
-    values = {
-        "silent_ranks": list(silent_ranks) or None,
-        "silent_workers": list(silent_workers) or None,
-        "silent_since_s": silent_since_s,
-        "stalled_since_s": stalled_since_s,
-    }
-    conn.execute(update_run(job_id, epoch).values(**values))
-
-
-def load_silent_ranks(
-    conn: Connection, job_id: str, epoch: int
-) -> tuple[tuple[int, ...], tuple[int, ...], float | None, float | None]:
-    """The arguments of the last `save_silent_ranks`, in order."""
-    columns = (runs.c.silent_ranks, runs.c.silent_workers)
-    query = select(*columns, runs.c.silent_since_s, runs.c.stalled_since_s)
-    ranks, workers, *since = conn.execute(query.where(*of_run(runs, job_id, epoch))).one()
-    return tuple(ranks or ()), tuple(workers or ()), *since

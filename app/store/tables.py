@@ -2,13 +2,13 @@
 
 Those of alerts, receivers and messages: app/store/alerting/tables.py.
 
-projects ─< tokens               who may do what
+projects ─< tokens               permissions
 projects ─< jobs
 jobs ─< runs ─< windows          analysed windows, one row each, replaced by newer revisions
              ─< steps            one row per training step; of old steps one for several
              ─< spool            batches taken from the queue, window still open
              ─< cursors          state of a run's assembler
-             ─< ingest_counts    every operation taken, by what became of it
+             ─< ingest_counts    every operation taken: accepted, duplicate, late and so on
              ─< hosts            which host each worker is on
              ─< histories        figures of a run's earlier windows
              ─< run_hosts        hosts of a run, for queries by host
@@ -19,17 +19,17 @@ windows ─< window_briefs         the part of a window shown in the fleet
         ─< window_objects        its operations where they are in object storage
         ─< window_remainders     what rounding took from its times, while it may be revised
 jobs ─< saved_questions          saved what-if questions
-     ─< fixes                    predicted fixes, and what they achieved
+     ─< fixes                    predicted fixes, and their outcomes
      ── recordings               which steps the job is to record, from when on
      ─< annotations              events that people and programs reported; also of a whole project
      ─< share_links              frozen reports that a link shows
      ─< alerts                   pending and firing alerts
      ─< alert_events             every transition of an alert
-alert_rules                      what a project watches; none: the service's own rules
+alert_rules                      rules of a project; none: the service's own rules
 alert_groups ─< alert_told       when a rule on a job is due for planning; last notifications
-endpoints ─< outbox ─< delivery_attempts      receivers, and what they are sent
+endpoints ─< outbox ─< delivery_attempts      receivers and their messages
 muting                           silences and maintenance windows
-audit                            who did what
+audit                            actions of people and of the service
 saved_views                      named filters of the fleet page
 dead_letters                     queue entries that could not be processed
 shards, consumers                which background process works on what
@@ -38,9 +38,9 @@ totals                           counts of the whole service
 service_keys                     secrets that its processes share
 service_addresses                where its pages are served
 disk_samples                     how full the disk was, for the days left
-service_watches                  whether its parts work, and whether people were told
+service_watches                  whether its parts work, and whether people were notified
 
-A `job_id` is "project/job" in every table, so no key of one project can name what is another's.
+A `job_id` is "project/job" in every table, so no key of one project can name another's job.
 """
 
 from typing import Any
@@ -61,6 +61,7 @@ from sqlalchemy import (
     text,
 )
 
+from app.alerts.labels import Matcher
 from app.result.brief import JobBrief
 from app.result.stored import StoredByStep
 from app.result.window_result import WindowResult
@@ -93,11 +94,8 @@ def _run_key() -> tuple[Column[str], Column[int], ForeignKeyConstraint]:
 
 def _window_key() -> tuple[Column[Any], ...]:
     """The key, or its beginning, of tables with rows per window."""
-    return (
-        Column("job_id", key_text(128), primary_key=True),
-        Column("epoch", BigInteger, primary_key=True, autoincrement=False),
-        Column("first_step", BigInteger, primary_key=True, autoincrement=False),
-    )
+    job_id, epoch, _ = _run_key()
+    return job_id, epoch, Column("first_step", BigInteger, primary_key=True, autoincrement=False)
 
 
 def _of_window() -> ForeignKeyConstraint:
@@ -127,7 +125,7 @@ tokens = Table(
     Column("project", key_text(32), ForeignKey("projects.project"), nullable=False),
     Column("name", Text, nullable=False),
     Column("digest", Text, nullable=False),  # of the secret part; the secret is kept nowhere
-    Column("scopes", JsonText, nullable=False),
+    Column("scopes", JsonText(tuple[str, ...]), nullable=False),
     Column("job", Text),  # the only job that it is good for, without its project
     Column("created_s", Real, nullable=False),
     Column("expires_s", Real),
@@ -176,8 +174,8 @@ runs = Table(
     Column("last_step", BigInteger),
     # By the consumer's clock: silent ranks, their workers (dp_rank * pp_size + stage), since when
     # the first of them is silent, and since when all ranks are.
-    Column("silent_ranks", JsonText),
-    Column("silent_workers", JsonText),
+    Column("silent_ranks", JsonText(tuple[int, ...])),
+    Column("silent_workers", JsonText(tuple[int, ...])),
     Column("silent_since_s", Real),
     Column("stalled_since_s", Real),
     # By the ranks' own reports (`rank_exits`): the newest one's time and their number; and if the
@@ -376,7 +374,7 @@ ingest_counts = Table(
     # Batches whose number was skipped and that never came.
     Column("lost_batches", BigInteger, nullable=False),
     Column("last_conflict", JsonText),  # a sample: rank, batch_seq
-    # Collectives inside groups, by what became of them; null: none has come.
+    # Collectives inside groups: accepted, duplicate, late or refused; null: none has come.
     Column("in_groups", JsonText),
 )
 
@@ -465,7 +463,7 @@ consumers = Table(
     Column("last_turn_s", Real),  # when it last finished a turn with shards; null: not yet
 )
 
-# What people are told of when it stops working: app/store/alerting/service_watches.py.
+# Parts of the service whose outages people are notified of: app/store/alerting/service_watches.py.
 service_watches = Table(
     "service_watches",
     metadata,
@@ -474,10 +472,11 @@ service_watches = Table(
     Column("since_s", Real, nullable=False),  # since when an outage counts, if it is later
     Column("checked_s", Real),  # the last check, or the end of the last round
     Column("lease_until_s", Real, nullable=False),  # of the process that is at a round
-    Column("told_s", Real),  # when people were told of this outage; null: there is none
+    # When people were notified of this outage; null: there is none.
+    Column("told_s", Real),
     Column("took_s", Real),  # the last good round
     Column("rounds", BigInteger, nullable=False),
-    Column("detail", Text),  # what the last check found wrong; null: nothing
+    Column("detail", Text),  # what is wrong by the last check; null: nothing
 )
 
 dead_letters = Table(
@@ -579,7 +578,7 @@ annotations = Table(
     Column("annotation_id", key_text(32), primary_key=True),
     Column("project", key_text(32), nullable=False),
     Column("job_id", key_text(128), ForeignKey("jobs.job_id")),
-    Column("matchers", JsonText, nullable=False),
+    Column("matchers", JsonText(tuple[Matcher, ...]), nullable=False),
     Column("kind", key_text(32), nullable=False),
     Column("text", Text, nullable=False),
     Column("host", Text),

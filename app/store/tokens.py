@@ -8,13 +8,13 @@ import re
 import secrets
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Literal, NamedTuple, get_args
 
-from sqlalchemy import Connection, or_, select, update
+from sqlalchemy import Connection, Table, or_, select, update
 
 from app.errors import InvalidRequest, TokenNotFound
 from app.store import projects
-from app.store.database import ListOrder
+from app.store.database import ListOrder, one_row
 from app.store.tables import tokens
 from app.trace.job import MAX_JOB_CHARS, is_job_name
 
@@ -64,16 +64,12 @@ class NewToken:
             raise InvalidRequest(f"scopes: {_WANTED}")
         if len(self.name) > MAX_NAME or not self.name.isprintable():
             raise InvalidRequest(f"name: want at most {MAX_NAME} characters that can be printed")
-        if self.job is not None:
-            self._check_job(self.job)
-
-    def _check_job(self, job: str) -> None:
-        if not is_job_name(job):
+        if self.job is not None and not is_job_name(self.job):
             raise InvalidRequest(
-                f"job {job!r}: want at most {MAX_JOB_CHARS} letters, digits, dots, hyphens and "
-                "underscores, the first a letter or digit"
+                f"job {self.job!r}: want at most {MAX_JOB_CHARS} letters, digits, dots, hyphens "
+                "and underscores, the first a letter or digit"
             )
-        if set(self.scopes) != {"ingest"}:
+        if self.job is not None and set(self.scopes) != {"ingest"}:
             raise InvalidRequest("a token for one job has the scope ingest and no other")
 
 
@@ -115,8 +111,8 @@ def create(conn: Connection, wanted: NewToken, *, now_s: float) -> tuple[TokenRe
 
 def find(conn: Connection, token_id: str) -> TokenRecord | None:
     """The token with this id, valid or not."""
-    row = conn.execute(select(*_TOKEN_COLUMNS).where(tokens.c.token_id == token_id)).one_or_none()
-    return None if row is None else _record(row)
+    row = conn.execute(select(*_TOKEN_COLUMNS).filter_by(token_id=token_id)).one_or_none()
+    return None if row is None else TokenRecord(*row)
 
 
 def page(
@@ -125,13 +121,13 @@ def page(
     """A project's tokens in the order of their ids, and the cursor of the next page."""
     query = select(*_TOKEN_COLUMNS).where(tokens.c.project == project)
     rows, more = _ORDER.page(conn, query, cursor, limit)
-    return [_record(row) for row in rows], more
+    return [TokenRecord(*row) for row in rows], more
 
 
 def all_tokens(conn: Connection) -> list[TokenRecord]:
     """All tokens of all projects, for the operator."""
     query = select(*_TOKEN_COLUMNS).order_by(tokens.c.project, tokens.c.token_id)
-    return [_record(row) for row in conn.execute(query)]
+    return [TokenRecord(*row) for row in conn.execute(query)]
 
 
 def revoke(conn: Connection, project: str, token_id: str, *, now_s: float) -> bool:
@@ -140,29 +136,27 @@ def revoke(conn: Connection, project: str, token_id: str, *, now_s: float) -> bo
     Raises:
         TokenNotFound: the project has no such token.
     """
-    mine = (tokens.c.token_id == token_id, tokens.c.project == project)
-    if conn.execute(select(tokens.c.token_id).where(*mine)).one_or_none() is None:
-        raise TokenNotFound(token_id)
-    good = tokens.c.revoked_s.is_(None)
-    return bool(conn.execute(update(tokens).where(*mine, good).values(revoked_s=now_s)).rowcount)
+    key = {"token_id": token_id, "project": project}
+    one_row(conn, select(tokens.c.token_id).filter_by(**key), TokenNotFound(token_id))
+    revoked = update(tokens).filter_by(**key, revoked_s=None).values(revoked_s=now_s)
+    return bool(conn.execute(revoked).rowcount)
 
 
 def mark_used(conn: Connection, token_id: str, *, now_s: float) -> None:
     """Note that the token was used; to the minute, so that it is rarely written."""
-    minute_s = used_minute_s(now_s)
-    older = or_(tokens.c.last_used_s.is_(None), tokens.c.last_used_s < minute_s)
-    mine = tokens.c.token_id == token_id
-    conn.execute(update(tokens).where(mine, older).values(last_used_s=minute_s))
+    save_use(conn, tokens, now_s, token_id=token_id)
+
+
+def save_use(conn: Connection, table: Table, now_s: float, **key: str) -> None:
+    """Save the minute of its use in a row of a table, unless it was used later."""
+    minute_s, last_s = used_minute_s(now_s), table.c.last_used_s
+    older = update(table).filter_by(**key).where(or_(last_s.is_(None), last_s < minute_s))
+    conn.execute(older.values(last_used_s=minute_s))
 
 
 def used_minute_s(now_s: float) -> float:
     """The minute, in Unix seconds, as `last_used_s` names it."""
     return now_s // _MINUTE_S * _MINUTE_S
-
-
-def _record(row: Sequence[Any]) -> TokenRecord:
-    values = dict(zip(TokenRecord.__slots__, row, strict=True))
-    return TokenRecord(**values | {"scopes": tuple(values["scopes"])})
 
 
 _BASE62 = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
@@ -193,8 +187,8 @@ def new_token() -> TokenText:
 
 def parse_token(text: str) -> TokenText | None:
     """The parts of a token; None if the text is not one."""
-    found = _TOKEN_PATTERN.fullmatch(text)
-    return None if found is None else TokenText(*found.groups())
+    match = _TOKEN_PATTERN.fullmatch(text)
+    return None if match is None else TokenText(*match.groups())
 
 
 def _random_text(length: int) -> str:

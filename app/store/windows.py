@@ -5,7 +5,7 @@ step has one row, analysed or skipped.
 """
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache
 from typing import Any, NamedTuple
@@ -15,7 +15,6 @@ from msgspec.structs import replace
 from sqlalchemy import (
     ColumnElement,
     Connection,
-    RowMapping,
     ScalarSelect,
     Select,
     and_,
@@ -86,7 +85,7 @@ SUMMARY_COLUMNS = tuple(windows.c[name] for name in WindowSummary.__slots__[1:])
 
 
 class RecentSummary(NamedTuple):
-    """What a job is judged by, in short; `is_open` before the first closed window."""
+    """The steps that a job is judged by, in short; `is_open` before the first closed window."""
 
     first_step: int
     last_step: int
@@ -100,15 +99,10 @@ def recent_summary(latest: WindowSummary | None, brief: JobBrief | None) -> Rece
     """From the newest window and its brief; None before the first figures."""
     if latest is None or latest.slowdown is None:
         return None
-    of = latest if brief is None else brief
-    return RecentSummary(
-        of.first_step,
-        of.last_step,
-        of.num_steps,
-        of.slowdown or latest.slowdown,
-        of.verdict,
-        latest.state == "open",
-    )
+    recent = latest if brief is None else brief
+    steps = (recent.first_step, recent.last_step, recent.num_steps)
+    slowdown = recent.slowdown or latest.slowdown
+    return RecentSummary(*steps, slowdown, recent.verdict, latest.state == "open")
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,15 +177,15 @@ def get(conn: Connection, job_id: str, window_id: str, *, per_step: bool = False
 
 def summary(conn: Connection, job_id: str, window_id: str) -> WindowSummary:
     """The summary of a window; raises as `get` does."""
-    return summary_of(_find(conn, job_id, window_id, *SUMMARY_COLUMNS)._mapping)
+    return summary_of(_find(conn, job_id, window_id, *SUMMARY_COLUMNS))
 
 
 def figures_by_step(
     conn: Connection, job_id: str, epoch: int, name: str, first_steps: Sequence[int]
 ) -> list[tuple[list[int], list[Any]]]:
-    """Steps, and one figure of `per_step` for each, of the windows that begin at `first_steps`.
+    """Steps, and one figure of `per_step` for every step, of the windows at `first_steps`.
 
-    The other figures are not decoded: of large jobs they are most of what is stored.
+    The other figures are not decoded: of large jobs they are most of the bytes.
     """
     rows = _undecoded(conn, job_id, epoch, first_steps)
     return [(_one_key(row.numbers, "steps"), _one_key(row.figures, name)) for row in rows]
@@ -201,13 +195,13 @@ def waited_for_by_step(
     conn: Connection, job_id: str, epoch: int, first_steps: Sequence[int]
 ) -> list[tuple[list[int], list[int], list[list[float]]]]:
     """Steps, ranks and [step][rank] seconds that others waited, of windows at `first_steps`."""
-    found = []
+    waited_for = []
     for row in _undecoded(conn, job_id, epoch, first_steps):
         known = _RANKS.decode(row.numbers)
         if known.arrivals is not None:
             waited_for_s = _one_key(row.figures, "waited_for_s")
-            found.append((known.steps, known.arrivals.rank, waited_for_s))
-    return found
+            waited_for.append((known.steps, known.arrivals.rank, waited_for_s))
+    return waited_for
 
 
 def _undecoded(
@@ -246,20 +240,19 @@ def last_closed(conn: Connection, job_id: str, epoch: int, *, limit: int) -> lis
     """The last closed windows of a run that have figures, ascending."""
     query = _newest_first(job_id, *SUMMARY_COLUMNS).where(windows.c.epoch == epoch)
     query = query.where(windows.c.slowdown.is_not(None), windows.c.state != "open").limit(limit)
-    return [summary_of(row._mapping) for row in conn.execute(query)][::-1]
+    return [summary_of(row) for row in conn.execute(query)][::-1]
 
 
 def trace(conn: Connection, job_id: str, window_id: str) -> bytes | None:
     """The raw operations of a closed window, None of an open one; raises as `get` does."""
-    kept: bytes | None = _find(conn, job_id, window_id, windows.c.trace).trace
-    return kept
+    packed: bytes | None = _find(conn, job_id, window_id, windows.c.trace).trace
+    return packed
 
 
 def remainders(conn: Connection, job_id: str, epoch: int, first_step: int) -> bytes | None:
     """What rounding took from the times of a window that may be revised; None if not kept."""
-    mine = (*of_run(window_remainders, job_id, epoch), window_remainders.c.first_step == first_step)
-    kept: bytes | None = conn.scalar(select(window_remainders.c.remainders).where(*mine))
-    return kept
+    query = select(window_remainders.c.remainders)
+    return conn.scalar(query.filter_by(job_id=job_id, epoch=epoch, first_step=first_step))
 
 
 def forget_remainders(
@@ -277,16 +270,16 @@ def page(
 ) -> tuple[list[WindowSummary], str | None]:
     """Summaries of all runs, the newest first, and the cursor of the next page."""
     query = select(*SUMMARY_COLUMNS).where(windows.c.job_id == job_id)
-    rows, more = _ORDER.page(conn, query, cursor, limit)
+    rows, next_cursor = _ORDER.page(conn, query, cursor, limit)
     if not rows:
         current_epoch(conn, job_id)
-    return [summary_of(row._mapping) for row in rows], more
+    return [summary_of(row) for row in rows], next_cursor
 
 
-def summary_of(row: RowMapping | Mapping[str, Any]) -> WindowSummary:
+def summary_of(row: Sequence[Any]) -> WindowSummary:
     """The summary in a row of the columns `SUMMARY_COLUMNS`."""
-    values = {column.name: row[column.name] for column in SUMMARY_COLUMNS}
-    return WindowSummary(window_id=f"{row['epoch']}-{row['first_step']}", **values)
+    epoch, first_step = row[:2]
+    return WindowSummary(f"{epoch}-{first_step}", *row)
 
 
 def _one_key(document: bytes, name: str) -> list[Any]:
@@ -324,14 +317,13 @@ def _stored_first_step(conn: Connection, job_id: str, epoch: int, first_step: in
 
     Links in alerts, messages and tickets go on to work.
     """
-    mine = of_run(windows, job_id, epoch)
-    query = select(windows.c.first_step, windows.c.last_step).where(*mine)
+    query = select(windows.c.first_step, windows.c.last_step).where(*of_run(windows, job_id, epoch))
     query = query.where(windows.c.first_step <= first_step)
     row = conn.execute(query.order_by(windows.c.first_step.desc()).limit(1)).one_or_none()
     if row is None or row.first_step == first_step or row.last_step < first_step:
         return first_step
-    query = select(windows.c.result).where(*mine, windows.c.first_step == row.first_step)
-    result: WindowResult = conn.execute(query).scalar_one()
+    key = {"job_id": job_id, "epoch": epoch, "first_step": row.first_step}
+    result: WindowResult = conn.execute(select(windows.c.result).filter_by(**key)).scalar_one()
     return first_step if result.thinned is None else int(row.first_step)
 
 
@@ -341,10 +333,10 @@ def parse_window_id(job_id: str, window_id: str) -> tuple[int, int]:
     Raises:
         WindowNotFound: it is no such id.
     """
-    named = _WINDOW_ID.fullmatch(window_id)
-    if named is None:
+    match = _WINDOW_ID.fullmatch(window_id)
+    if match is None:
         raise WindowNotFound(job_id, window_id)
-    return int(named[1]), int(named[2])
+    return int(match[1]), int(match[2])
 
 
 def _latest(conn: Connection, job_id: str, newest_first: Select[Any]) -> Any:
@@ -354,8 +346,8 @@ def _latest(conn: Connection, job_id: str, newest_first: Select[Any]) -> Any:
     query = newest_first.where(windows.c.epoch == current)
     with_figures = query.where(windows.c.slowdown.is_not(None))
     closed = with_figures.where(windows.c.state != "open")
-    found = (conn.execute(each).one_or_none() for each in (closed, with_figures, query))
-    return next((each for each in found if each is not None), None)
+    rows = (conn.execute(choice).one_or_none() for choice in (closed, with_figures, query))
+    return next((row for row in rows if row is not None), None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -404,8 +396,8 @@ def step_series(
         JobNotFound: the job never registered.
     """
     current = current_epoch(conn, job_id)
-    query = select(*_STEP_COLUMNS).where(steps.c.job_id == job_id)
-    query = query.where(steps.c.epoch == (current if epoch is None else epoch))
+    run = of_run(steps, job_id, current if epoch is None else epoch)
+    query = select(*_STEP_COLUMNS).where(*run)
     if first is not None:
         query = query.where(steps.c.step >= first)
     if last is not None:
@@ -418,12 +410,12 @@ def step_starts(
     conn: Connection, job_id: str, epoch: int, wanted: Iterable[int]
 ) -> dict[int, float]:
     """Unix times at which these steps of a run started, as far as known."""
-    found: dict[int, float] = {}
+    starts_s: dict[int, float] = {}
+    query = select(steps.c.step, steps.c.started_s).where(*of_run(steps, job_id, epoch))
+    query = query.where(steps.c.started_s.is_not(None))
     for some in chunks(sorted(set(wanted))):
-        query = select(steps.c.step, steps.c.started_s).where(*of_run(steps, job_id, epoch))
-        query = query.where(steps.c.step.in_(some), steps.c.started_s.is_not(None))
-        found |= {row.step: row.started_s for row in conn.execute(query)}
-    return found
+        starts_s |= dict(conn.execute(query.where(steps.c.step.in_(some))).all())
+    return starts_s
 
 
 def windows_between(
@@ -452,15 +444,10 @@ def windows_between(
     first, last = conn.execute(ends).one()
     if first is None:
         return None
-    starts = [
-        conn.scalar(
-            select(func.max(windows.c.first_step))
-            .where(*of_run(windows, job_id, epoch))
-            .where(windows.c.first_step <= step)
-        )
-        for step in (first, last)
-    ]
-    return None if None in starts else (starts[0], starts[1])
+    start = select(func.max(windows.c.first_step)).where(*of_run(windows, job_id, epoch))
+    first_of = conn.scalar(start.where(windows.c.first_step <= first))
+    first_of_last = conn.scalar(start.where(windows.c.first_step <= last))
+    return None if first_of is None else (first_of, first_of_last)
 
 
 def recorded_time(conn: Connection, job_id: str, epoch: int) -> tuple[float, float] | None:
@@ -507,18 +494,19 @@ def window_range(conn: Connection, job_id: str, first_id: str, last_id: str) -> 
             "and a later one of the same run"
         )
     first = _stored_first_step(conn, job_id, epoch, first)
-    of = windows.c
-    inside = and_(*of_run(windows, job_id, epoch), of.first_step.between(first, last))
+    window = windows.c
+    inside = and_(*of_run(windows, job_id, epoch), window.first_step.between(first, last))
+    num_with_figures = case((window.per_step.is_not(None), window.num_steps), else_=0)
     counted = select(
-        func.max(of.last_step), func.count(), func.sum(of.num_steps),
-        func.max(case((of.per_step.is_not(None), of.num_steps), else_=0)), func.sum(of.revision),
+        func.max(window.last_step), func.count(), func.sum(window.num_steps),
+        func.max(num_with_figures), func.sum(window.revision),
     ).where(inside)  # fmt: skip
     last_step, num_windows, *sums = conn.execute(counted).one()
     if not num_windows:
         current_epoch(conn, job_id)
         raise WindowNotFound(job_id, f"{first_id}..{last_id}")
     listed = _listed_windows(conn, inside, num_windows)
-    return WindowRange(epoch, listed, last_step, num_windows, *(int(each) for each in sums))
+    return WindowRange(epoch, listed, last_step, num_windows, *map(int, sums))
 
 
 def gpu_s_lost(conn: Connection, job_id: str, span: WindowRange, *, num_gpus: int) -> float | None:
@@ -526,22 +514,21 @@ def gpu_s_lost(conn: Connection, job_id: str, span: WindowRange, *, num_gpus: in
 
     None if some of their steps have been removed.
     """
-    of = steps.c
-    total = {name: func.sum(of[name] * _NUM_STEPS).label(name)
-             for name in ("recorded_s", "simulated_s", "ideal_s")}  # fmt: skip
+    times = [steps.c[name] for name in ("recorded_s", "simulated_s", "ideal_s")]
+    sums = [func.sum(time_s * _NUM_STEPS).label(time_s.name) for time_s in times]
     by_window = (
-        select(*total.values(), func.sum(_NUM_STEPS).label("num_steps"))
-        .where(of.job_id == job_id, of.epoch == span.epoch)
-        .where(of.step.between(span.first_steps[0], span.last_step))
-        .where(*(of[name].is_not(None) for name in total))
-        .group_by(of.window_id)
+        select(*sums, func.sum(_NUM_STEPS).label("num_steps"))
+        .where(*of_run(steps, job_id, span.epoch))
+        .where(steps.c.step.between(span.first_steps[0], span.last_step))
+        .where(*(time_s.is_not(None) for time_s in times))
+        .group_by(steps.c.window_id)
         .subquery()
     ).c
     lost_s = by_window.recorded_s * (1 - by_window.ideal_s / by_window.simulated_s)
     summed = select(func.sum(lost_s), func.sum(by_window.num_steps))
-    found_s, num_steps = conn.execute(summed).one()
+    total_s, num_steps = conn.execute(summed).one()
     # Steps may have been added since the windows were counted.
-    return None if num_steps is None or num_steps < span.num_steps else float(found_s) * num_gpus
+    return None if num_steps is None or num_steps < span.num_steps else float(total_s) * num_gpus
 
 
 def _listed_windows(conn: Connection, inside: ColumnElement[Any], num_windows: int) -> list[int]:
@@ -586,11 +573,11 @@ def newest_windows(conn: Connection, job_id: str, *, limit: int) -> tuple[list[W
         JobNotFound: the job never registered.
     """
     query = _newest_first(job_id, *SUMMARY_COLUMNS).limit(limit)
-    found = [summary_of(row._mapping) for row in conn.execute(query)][::-1]
-    if not found:
+    newest = [summary_of(row) for row in conn.execute(query)][::-1]
+    if not newest:
         current_epoch(conn, job_id)
     counted = select(func.count()).select_from(windows).where(windows.c.job_id == job_id)
-    return found, int(conn.execute(counted).scalar_one()) - len(found)
+    return newest, int(conn.execute(counted).scalar_one()) - len(newest)
 
 
 def newest_measured(conn: Connection, job_id: str, epoch: int) -> WindowSummary | None:
@@ -599,23 +586,20 @@ def newest_measured(conn: Connection, job_id: str, epoch: int) -> WindowSummary 
     newest_closed = ((windows.c.state == "open").asc(), windows.c.first_step.desc())
     query = query.where(windows.c.slowdown.is_not(None)).order_by(*newest_closed)
     row = conn.execute(query.limit(1)).one_or_none()
-    return None if row is None else summary_of(row._mapping)
+    return None if row is None else summary_of(row)
 
 
 def step_time_sums(
     conn: Connection, job_id: str, *, since: StepPosition
 ) -> dict[str, StepTimeSums]:
     """Sums of step times by window id, from a step on."""
+    times = (steps.c.simulated_s, steps.c.ideal_s)
+    sums = (func.sum(time_s * _NUM_STEPS) for time_s in times)
+    starts_s = (func.min(steps.c.started_s), func.max(steps.c.started_s))
     query = (
-        select(
-            steps.c.window_id,
-            func.sum(steps.c.simulated_s * _NUM_STEPS),
-            func.sum(steps.c.ideal_s * _NUM_STEPS),
-            func.min(steps.c.started_s),
-            func.max(steps.c.started_s),
-        )
+        select(steps.c.window_id, *sums, *starts_s)
         .where(steps.c.job_id == job_id, tuple_(steps.c.epoch, steps.c.step) >= since)
-        .where(steps.c.simulated_s.is_not(None), steps.c.ideal_s.is_not(None))
+        .where(*(time_s.is_not(None) for time_s in times))
         .group_by(steps.c.window_id)
     )
     return {window_id: StepTimeSums(*sums) for window_id, *sums in conn.execute(query)}
@@ -629,7 +613,7 @@ def skipped_steps(
         select(steps.c.epoch, steps.c.step, steps.c.skipped_reason)
         .where(steps.c.job_id == job_id, tuple_(steps.c.epoch, steps.c.step) >= since)
         .where(steps.c.skipped_reason.is_not(None))
-        .where(*(~steps.c.skipped_reason.startswith(each, autoescape=True) for each in besides))
+        .where(*(~steps.c.skipped_reason.startswith(text, autoescape=True) for text in besides))
         .order_by(steps.c.epoch.desc(), steps.c.step.desc())
         .limit(limit)
     )

@@ -1,8 +1,8 @@
-"""Hosts of a simulated job: which worker runs where, and how wrong the hosts' clocks are.
+"""The hosts of a simulated job: the placement of its workers, and the errors of the hosts' clocks.
 
-`World` is what a fault may know of the job. `rng_of` gives a fault its random generators: a fresh
-one for each step number, the same whatever steps are drawn together and whatever other faults
-there are. `WHOLE_JOB` stands for a step number where something is drawn once for the whole job.
+`World` has the facts about the job that faults use. `rng_of` gives a fault a random generator per
+step number, which depends neither on the steps that are drawn together nor on other faults.
+`WHOLE_JOB` takes the place of a step number for values that are drawn once per job.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -15,9 +15,9 @@ from app.synth.noise import check_amounts
 from app.synth.structure import ReplicaStructure
 from app.trace.job import Parallelism
 from app.trace.ops import OP_SPECS, Axis
-from app.trace.window import Floats
+from app.trace.window import Floats, Ints
 
-# In place of a step: no job trains for so long.
+# Larger than any step number.
 WHOLE_JOB = 2**63 - 1
 
 Worker = tuple[int, int]  # dp rank, stage
@@ -26,7 +26,7 @@ RngOf = Callable[[int], np.random.Generator]
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """A job's shape, and on which host each worker (dp rank, stage) runs."""
+    """A job's shape, and the host of every worker (dp rank, stage)."""
 
     parallelism: Parallelism
     num_microbatches: int
@@ -35,25 +35,25 @@ class World:
 
     @property
     def host_names(self) -> list[str]:
-        """Every host once, ascending."""
+        """The distinct hosts, ascending."""
         return sorted(set(self.hosts.values()))
 
     def workers_of_host(self, name: str) -> list[Worker]:
-        """The host's workers, ascending; none if there is no such host."""
+        """The host's workers, ascending; none for an unknown host."""
         return sorted(worker for worker, host in self.hosts.items() if host == name)
 
 
 def rng_of(seed: int, fault: int) -> RngOf:
-    """The chance of a job's fault of this number, from 0."""
+    """The random generators, by step, of a job's fault number `fault`, from 0."""
 
     def of_step(step: int) -> np.random.Generator:
-        # The base noise of a step comes from [seed, step]; a third number of 0 would repeat it.
+        # The noise of a step has the seed [seed, step], of which [seed, step, 0] is a repetition.
         return np.random.default_rng([seed, step, fault + 1])
 
     return of_step
 
 
-# Beside the seed, where a step's number and a fault's would stand: no step and no fault has these.
+# In place of the step's and the fault's number beside the seed; no step and no fault has these.
 _CLOCK_SEED = (2**63 - 1, 2**31)
 _JITTER_SEED = 2**31 + 1
 
@@ -64,9 +64,9 @@ _SYNCHRONISING_OPS = frozenset(spec.name for spec in OP_SPECS if spec.axis is no
 class Cluster:
     """Hosts of successive ranks, numbered from `first_host` on.
 
-    Each host's clock is wrong by up to `clock_offset_s` either way, and gains or loses up to
-    `drift_ppm` microseconds a second. The ends of what several workers do together are seen
-    `jitter_s` later or less late in each place (half of a normal distribution of this width).
+    The clocks are wrong by up to +-`clock_offset_s`, and drift by up to +-`drift_ppm` microseconds
+    a second. Workers see the ends of common operations with independent delays, which have a
+    half-normal distribution of width `jitter_s`.
     """
 
     gpus_per_host: int = 8
@@ -84,20 +84,16 @@ class Cluster:
         """The host of each worker's lowest rank."""
         return {
             (dp_rank, stage): f"host-{self.first_host + number:03d}"
-            for (dp_rank, stage), number in np.ndenumerate(self.host_numbers(parallelism))
+            for dp_rank, numbers in enumerate(self.host_numbers(parallelism).tolist())
+            for stage, number in enumerate(numbers)
         }
 
-    def host_numbers(
-        self, parallelism: Parallelism
-    ) -> np.ndarray[tuple[int, int], np.dtype[np.int64]]:
-        """[dp ranks, stages]"""
-        dp_rank = np.arange(parallelism.dp_size)[:, None]
-        stage = np.arange(parallelism.pp_size)
-        ranks_each = parallelism.tp_size * parallelism.dsp_size
-        return (stage * parallelism.dp_size + dp_rank) * ranks_each // self.gpus_per_host
+    def host_numbers(self, parallelism: Parallelism) -> Ints:
+        """[dp ranks, stages], number of the host of the worker's lowest rank."""
+        return parallelism.usual_ranks() // self.gpus_per_host
 
     def clocks(self, parallelism: Parallelism, seed: int) -> tuple[Floats, Floats]:
-        """Offset in seconds and drift as a share of each worker's clock, [dp ranks, stages]."""
+        """[dp ranks, stages], the offsets in seconds and the drifts (a ratio) of clocks."""
         host = self.host_numbers(parallelism)
         num_hosts = int(host.max()) + 1
         rng = np.random.default_rng([seed, *_CLOCK_SEED])
@@ -106,7 +102,7 @@ class Cluster:
         return offset_s[host], drift[host]
 
     def jitter(self, structure: ReplicaStructure, steps: Sequence[int], seed: int) -> Floats | None:
-        """[ops, steps, dp ranks] seconds, None where everybody sees the end at once."""
+        """[ops, steps, dp ranks], delays in seconds; None without jitter."""
         if self.jitter_s == 0.0:
             return None
         meets = np.flatnonzero([op.optype in _SYNCHRONISING_OPS for op in structure.ops])

@@ -1,8 +1,8 @@
-"""Mean duration of each operation of a simulated job, without waiting; and of a transformer's.
+"""Mean durations of the operations of a simulated job, without waits; also of a transformer's.
 
-A transformer's come from its layers, hidden size and sequence lengths. Transfers follow the
-alpha-beta model: a fixed time for each message, then its bytes at the bandwidth. Collectives run as
-rings.
+A transformer's computations follow from its layers, hidden size and sequence length. Transfers have
+the alpha-beta model: a fixed time per message plus its bytes divided by the bandwidth. Collectives
+are rings.
 """
 
 from dataclasses import dataclass, field, fields, replace
@@ -18,14 +18,14 @@ from app.trace.window import Floats
 
 @dataclass(frozen=True, slots=True)
 class OperationCosts:
-    """Mean seconds of every operation, and their variation.
+    """Mean seconds of all operations, and their variation.
 
-    `forward_s` and `backward_s` are of one micro-batch on one stage, its chunks together, both
-    halves of a split backward too; `weight_share` is the second half's. `noise` and
+    `forward_s` and `backward_s` are of one micro-batch on one stage, with all of its chunks and
+    both halves of a split backward; `weight_share` is the share of the second half. `noise` and
     `transfer_noise` are coefficients of variation of factors of kind `tail`; healthy production
-    workers have 0.015 to 0.03. `stage_factors` scales the computations of each stage,
-    `chunk_factors` those of each chunk of the whole model, in its order.
-    `sizes` are the bytes that operations of a type move, as far as known.
+    workers have 0.015 to 0.03. `stage_factors` scale the computations of the stages,
+    `chunk_factors` those of the chunks of the whole model, in order. `sizes` are the bytes that
+    operations of a type move, as far as known.
     """
 
     forward_s: float = 0.02
@@ -57,7 +57,7 @@ class OperationCosts:
 
     @property
     def once_s(self) -> dict[str, float]:
-        """Mean seconds of operations that occur once per step or chunk, by type."""
+        """Mean seconds of the operations that occur once per step or chunk, by type."""
         return {
             "params-all-gather": self.params_all_gather_s,
             "gc": self.gc_s,
@@ -82,15 +82,15 @@ class OperationCosts:
         return mean_s
 
     def _refuse_other_count(self, name: str, count: int) -> None:
-        """Check that there is one factor for each stage or chunk."""
-        if len(getattr(self, name)) != count:
-            what, given = name.removesuffix("_factors"), len(getattr(self, name))
-            raise InvalidRequest(f"{given} {what} factors for {count} {what}s: give one for each")
+        """Check that every stage or chunk has a factor."""
+        if (given := len(getattr(self, name))) != count:
+            noun = name.removesuffix("_factors")
+            raise InvalidRequest(f"{given} {noun} factors for {count} {noun}s: give one for each")
 
 
 @dataclass(frozen=True, slots=True)
 class NetworkModel:
-    """Every message takes `alpha_s` to begin with, and then its bytes at `bytes_per_s`."""
+    """A message takes `alpha_s` plus its bytes divided by `bytes_per_s`."""
 
     alpha_s: float = 1e-5
     bytes_per_s: float = 5e10  # 400 Gbit/s
@@ -101,48 +101,45 @@ class NetworkModel:
             raise InvalidRequest(f"bytes_per_s is {self.bytes_per_s}: give a number above 0")
 
     def transfer_s(self, num_bytes: float) -> float:
-        """From one worker to another.
+        """Seconds of a transfer of s bytes between two workers.
 
         alpha + s * beta
         """
         return self.alpha_s + num_bytes / self.bytes_per_s
 
     def all_gather_s(self, num_ranks: int, num_bytes: float) -> float:
-        """Until each of n ranks has all s bytes, of which it had one n-th.
+        """Seconds until n ranks, which had s / n bytes each, all have s bytes.
 
         (n - 1) alpha + (n - 1) / n * s * beta
+
+        A reduce-scatter takes the same time.
         """
         others = num_ranks - 1
         return others * self.alpha_s + others / num_ranks * num_bytes / self.bytes_per_s
 
-    def reduce_scatter_s(self, num_ranks: int, num_bytes: float) -> float:
-        """Until each of n ranks has one n-th of the sum; the same the other way round."""
-        return self.all_gather_s(num_ranks, num_bytes)
-
     def all_reduce_s(self, num_ranks: int, num_bytes: float) -> float:
-        """Until each of n ranks has the whole sum.
+        """Seconds until all of n ranks have the sum of s bytes: a reduce-scatter and an all-gather.
 
         2 (n - 1) alpha + 2 (n - 1) / n * s * beta
         """
-        scattered_s = self.reduce_scatter_s(num_ranks, num_bytes)
-        return scattered_s + self.all_gather_s(num_ranks, num_bytes)
+        return 2 * self.all_gather_s(num_ranks, num_bytes)
 
 
 _BYTES_PER_ACTIVATION = 2  # of an activation or a parameter in bf16
 _GRADIENT_BYTES = 4  # summed in float32
-_BACKWARD = 2.0  # two matrix products for each one forward
+_BACKWARD = 2.0  # relative to forward: two matrix products instead of one
 
-# One lookup and its normalisation, in layers; small, whatever the model.
+# Time of the lookup and its normalisation in units of a layer; small for all models.
 _EMBEDDING_LAYERS = 0.1
 
 
 @dataclass(frozen=True, slots=True)
 class TransformerModel:
-    """A decoder of `num_layers` layers, one sequence of `seq_len` tokens a micro-batch.
+    """A decoder of `num_layers` layers; a micro-batch is one sequence of `seq_len` tokens.
 
-    `layers` says how many each chunk of the whole model has, in its order; the first one has the
-    embedding beside, and the last one the loss. Without it, all chunks take the same time.
-    `flops_per_s` is what a GPU really does.
+    `layers` are the numbers of layers in the chunks of the whole model, in order; the first chunk
+    also has the embedding, the last one the loss. Without `layers`, all chunks take the same time.
+    `flops_per_s` is the achieved rate of a GPU.
     """
 
     num_layers: int = 64
@@ -162,25 +159,22 @@ class TransformerModel:
             )
 
     def layer_flops(self) -> float:
-        """Of one layer forward: the rest is linear in the tokens, causal attention quadratic.
+        """Floating-point operations of one layer, forward.
 
         24 h^2 T + 2 h T^2
+
+        Causal attention is quadratic in the number of tokens T, the rest is linear.
         """
         return (24 * self.hidden_size + 2 * self.seq_len) * self.hidden_size * self.seq_len
 
-    @property
-    def quadratic_share(self) -> float:
-        """The share of a layer's time that grows with the square of the lengths."""
-        return 2 * self.seq_len / (24 * self.hidden_size + 2 * self.seq_len)
-
     def chunks_s(self, parallelism: Parallelism) -> Floats:
-        """Forward seconds of each chunk of the whole model, in its order."""
+        """[chunks of the whole model], forward seconds."""
         num_chunks = parallelism.pp_size * parallelism.vpp_size
         layer_s = self.layer_flops() / self.flops_per_s / parallelism.tp_size
         logits = 2 * self.hidden_size * self.vocab_size * self.seq_len / self.layer_flops()
-        whole = self.num_layers + _EMBEDDING_LAYERS + logits
         if not self.layers:
-            return np.full(num_chunks, whole / num_chunks * layer_s)
+            total = self.num_layers + _EMBEDDING_LAYERS + logits
+            return np.full(num_chunks, total / num_chunks * layer_s)
         if len(self.layers) != num_chunks:
             raise InvalidRequest(
                 f"model: layers of {len(self.layers)} chunks, the job has {num_chunks}"
@@ -193,19 +187,18 @@ class TransformerModel:
     def costs(
         self, parallelism: Parallelism, network: NetworkModel, costs: OperationCosts
     ) -> OperationCosts:
-        """The same costs with this model's computations and transfers."""
+        """The costs with the computations and transfers replaced by this model's."""
         chunks_s = self.chunks_s(parallelism)
         dp_size, tp_size = parallelism.dp_size * parallelism.dsp_size, parallelism.tp_size
         sizes = self._sizes(parallelism)
-        transfer = sizes["forward-send"]
         return replace(
             costs,
             forward_s=float(chunks_s.sum()) / parallelism.pp_size,
             backward_s=_BACKWARD * float(chunks_s.sum()) / parallelism.pp_size,
             chunk_factors=tuple((chunks_s / chunks_s.mean()).tolist()) if self.layers else (),
-            stage_transfer_s=network.transfer_s(transfer),
+            stage_transfer_s=network.transfer_s(sizes["forward-send"]),
             params_all_gather_s=network.all_gather_s(dp_size, sizes["params-all-gather"]),
-            grads_reduce_scatter_s=network.reduce_scatter_s(dp_size, sizes["grads-reduce-scatter"]),
+            grads_reduce_scatter_s=network.all_gather_s(dp_size, sizes["grads-reduce-scatter"]),
             layernorm_all_reduce_s=network.all_reduce_s(
                 tp_size, sizes["layernorm-grads-all-reduce"]
             ),
@@ -215,7 +208,7 @@ class TransformerModel:
         )
 
     def _sizes(self, parallelism: Parallelism) -> dict[str, int]:
-        """Bytes that each operation of a type moves."""
+        """Bytes that an operation moves, by type."""
         tp_size, num_chunks = parallelism.tp_size, parallelism.pp_size * parallelism.vpp_size
         embedding = self.hidden_size * self.vocab_size // tp_size
         parameters = 12 * self.hidden_size**2 * self.num_layers // num_chunks // tp_size

@@ -1,7 +1,7 @@
-"""Draws random durations and launch delays of some steps, before anyone waits for anyone.
+"""Draws the random durations and launch delays of some steps, without waits between workers.
 
-Each step has a random generator of its own: it comes out the same whoever draws it, with whatever
-other steps.
+Every step has a random generator of its own, so its values do not depend on the other steps that
+are drawn with it.
 """
 
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ from app.trace.window import Floats, Ints
 class Interruption:
     """A gc-pause inside a forward or backward computation, or a data-wait in the delay before it.
 
-    Indices name the computation; `step` is a position in `DrawnSteps.steps`.
+    Indices are those of the computation; `step` is a position in `DrawnSteps.steps`.
     """
 
     name: str
@@ -36,19 +36,22 @@ class Interruption:
 
 @dataclass(slots=True)
 class DrawnSteps:
-    """Durations and launch delays of some steps; faults change them in place.
+    """Durations and launch delays of some steps, in seconds; faults change them in place.
 
-    Shapes: computations, the delays before them, and transfers between stages [stages, chunks,
-    micro-batches, steps, dp ranks], a transfer under its receiver's stage and chunk; `once_s` and
-    `once_delay_s`, operations at a step's ends, {op type: [stages, chunks, steps, dp ranks]} with
-    size 1 for chunks where there is one a stage, and for every axis that a collective spans (one
-    transfer for all its members); `tokens` and `seq_len_sq` [micro-batches, steps, dp ranks];
-    `sm_clock_mhz` and `temperature_c` [stages, steps, dp ranks]; `is_silent` [stages, steps, dp
-    ranks], the worker reports nothing of the step. All times in seconds.
+    Shapes:
+        Computations, the delays before them, and transfers between stages (by the receiver's stage
+        and chunk): [stages, chunks, micro-batches, steps, dp ranks].
+        `once_s` and `once_delay_s`, operations at the ends of a step: {op type: [stages, chunks,
+        steps, dp ranks]}; the size is 1 for the chunks of operations without a chunk, and for axes
+        that a collective spans (one transfer for all members).
+        `tokens` and `seq_len_sq`: [micro-batches, steps, dp ranks].
+        `sm_clock_mhz`, `temperature_c`, and `is_silent` (the worker reports nothing of the step):
+        [stages, steps, dp ranks].
 
-    Where backwards are split, `backward_s` is still the whole of one, `backward_delay_s` the delay
-    before its first half, and `weight_share` and `weight_delay_s` are those of its second half,
-    all of the shape of computations. `p2p_delay_s` {op type: that shape}, 0 where there is none.
+    If backward computations are split, `backward_s` is that of both halves and `backward_delay_s`
+    the delay before the first half. `weight_share` is the share of the second half and
+    `weight_delay_s` the delay before it, in the shape of computations, as is `p2p_delay_s` {op
+    type: delays}.
     """
 
     steps: Ints
@@ -78,29 +81,29 @@ P2P_OPS = ("forward-send", "forward-recv", "backward-send", "backward-recv")
 
 @dataclass(frozen=True, slots=True)
 class DrawLayout:
-    """Arrays that are cut from one stretch of numbers a step; all of their last axes are dp."""
+    """Arrays that share one row of random numbers per step; dp ranks are their last axis."""
 
     shapes: dict[str, Shape]
 
     @property
     def size(self) -> int:
-        """How many numbers a step needs."""
+        """Number of random numbers per step."""
         return sum(int(np.prod(shape)) for shape in self.shapes.values())
 
     def cut(self, numbers: Floats) -> dict[str, Floats]:
-        """[steps, size] as arrays whose last axes are steps and dp ranks."""
-        found, first = {}, 0
+        """The numbers [steps, size] as arrays with the last axes steps and dp ranks."""
+        arrays, first = {}, 0
         for name, shape in self.shapes.items():
             end = first + int(np.prod(shape))
-            of_steps = numbers[:, first:end].reshape(len(numbers), *shape)
-            found[name] = np.ascontiguousarray(np.moveaxis(of_steps, 0, -2))
+            array = numbers[:, first:end].reshape(len(numbers), *shape)
+            arrays[name] = np.ascontiguousarray(np.moveaxis(array, 0, -2))
             first = end
-        return found
+        return arrays
 
 
 @dataclass(frozen=True)
 class StepDrawing:
-    """What is to be drawn for a job; `splits` says whether its backwards are in two parts."""
+    """The drawing of a job's steps; with `splits` its backward computations have two halves."""
 
     parallelism: Parallelism
     num_microbatches: int
@@ -108,7 +111,7 @@ class StepDrawing:
     splits: bool
 
     def draw(self, steps: Sequence[int], seed: int) -> DrawnSteps:
-        """Steps of a healthy job."""
+        """The steps of a healthy job."""
         computed, transferred, delays = self._numbers(steps, seed)
         forward, backward = (
             self.costs.computation_s(direction, self.parallelism)[:, :, None, None, None]
@@ -137,7 +140,7 @@ class StepDrawing:
         return drawn
 
     def _split(self, drawn: DrawnSteps, weight: Floats, backward_s: Floats) -> None:
-        """Both parts stray from their means by themselves."""
+        """Make both halves of backward computations vary independently."""
         share = self.costs.weight_share
         drawn.backward_s *= 1 - share
         weight *= backward_s * share
@@ -148,27 +151,27 @@ class StepDrawing:
     def _numbers(self, steps: Sequence[int], seed: int) -> tuple[dict[str, Floats], ...]:
         costs = self.costs
         kinds = self._computed, self._transferred, self._delayed
-        numbers = [np.empty((len(steps), slices.size)) for slices in kinds]
+        numbers = [np.empty((len(steps), layout.size)) for layout in kinds]
         for position, step in enumerate(steps):
             rng = np.random.default_rng([seed, step])
-            compute, transfer, delay = (of_kind[position] for of_kind in numbers)
+            compute, transfer, delay = (rows[position] for rows in numbers)
             compute[:] = costs.tail.factors(costs.noise, compute.size, rng)
             transfer[:] = costs.tail.factors(costs.transfer_noise, transfer.size, rng)
             rng.standard_exponential(out=delay)
             delay *= costs.launch_delay_s
-        return tuple(slices.cut(of_kind) for slices, of_kind in zip(kinds, numbers, strict=True))
+        return tuple(layout.cut(rows) for layout, rows in zip(kinds, numbers, strict=True))
 
     @cached_property
     def _computed(self) -> DrawLayout:
         names = ["forward", "backward"] + ["weight"] * self.splits
         once = dict.fromkeys(("gc", "optimizer"), (self._pp_size, 1, self._dp_size))
-        return DrawLayout(dict.fromkeys(names, self._each) | once)
+        return DrawLayout(dict.fromkeys(names, self._computations) | once)
 
     @cached_property
     def _transferred(self) -> DrawLayout:
-        """Of a collective there is one for all its members."""
+        """The members of a collective share one number."""
         stages, chunks, dp_ranks = self._pp_size, self.parallelism.vpp_size, self._dp_size
-        shapes: dict[str, Shape] = dict.fromkeys(("forward", "backward"), self._each)
+        shapes: dict[str, Shape] = dict.fromkeys(("forward", "backward"), self._computations)
         shapes["layernorm-grads-all-reduce"] = (stages, 1, dp_ranks)
         shapes["optimizer-clip-main-grad"] = (1, 1, 1)
         if stages > 1:
@@ -183,15 +186,15 @@ class StepDrawing:
         names = ["forward", "backward"] + ["weight"] * self.splits
         if self._pp_size > 1:
             names += P2P_OPS
-        shapes: dict[str, Shape] = dict.fromkeys(names, self._each)
+        shapes: dict[str, Shape] = dict.fromkeys(names, self._computations)
         for name, shape in (self._transferred.shapes | self._computed.shapes).items():
             if name not in shapes:
                 shapes[name] = (self._pp_size, shape[1], self._dp_size)
         return DrawLayout(shapes)
 
     @property
-    def _each(self) -> Shape:
-        """One number for every computation."""
+    def _computations(self) -> Shape:
+        """The shape of one number per computation."""
         chunks = self.parallelism.vpp_size
         return self._pp_size, chunks, self.num_microbatches, self._dp_size
 

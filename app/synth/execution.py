@@ -1,8 +1,7 @@
-"""Runs some steps of a simulated job: who computes, sends and waits when?
+"""Simulates the execution of some steps: the starts and ends of all operations.
 
-Every dp rank of every step is a lane of the arrays, so one pass over one replica's operations runs
-them all. This is the obvious simulation of a training step; it shares nothing with the engine's
-replay.
+The arrays' last axes are steps and dp ranks, so one pass over the operations of one replica
+simulates all of them. The simulation is direct, and shares no code with the engine's replay.
 """
 
 from collections import deque
@@ -18,17 +17,17 @@ from app.trace.window import Floats
 
 
 def computation_durations(drawn: DrawnSteps) -> dict[ComputeKind, Floats]:
-    """Of computations, [stages, chunks, micro-batches, steps, dp ranks] seconds."""
-    found = {ComputeKind.FORWARD: drawn.forward_s, ComputeKind.BACKWARD: drawn.backward_s}
+    """By kind of computation, [stages, chunks, micro-batches, steps, dp ranks] seconds."""
+    duration_s = {ComputeKind.FORWARD: drawn.forward_s, ComputeKind.BACKWARD: drawn.backward_s}
     if drawn.weight_share is not None:
-        found[ComputeKind.BACKWARD_WEIGHT] = weight_s = drawn.backward_s * drawn.weight_share
-        found[ComputeKind.BACKWARD_INPUT] = drawn.backward_s - weight_s
-    return found
+        duration_s[ComputeKind.BACKWARD_WEIGHT] = weight_s = drawn.backward_s * drawn.weight_share
+        duration_s[ComputeKind.BACKWARD_INPUT] = drawn.backward_s - weight_s
+    return duration_s
 
 
 def launch_delays(drawn: DrawnSteps) -> dict[str, Floats]:
     """By op type, [stages, chunks, micro-batches, ...] or [stages, chunks, ...]."""
-    found = {
+    delay_s = {
         ComputeKind.FORWARD.value: drawn.forward_delay_s,
         ComputeKind.BACKWARD.value: drawn.backward_delay_s,
         ComputeKind.BACKWARD_INPUT.value: drawn.backward_delay_s,
@@ -36,23 +35,22 @@ def launch_delays(drawn: DrawnSteps) -> dict[str, Floats]:
         **drawn.once_delay_s,
     }
     if drawn.weight_delay_s is not None:
-        found[ComputeKind.BACKWARD_WEIGHT.value] = drawn.weight_delay_s
-    return found
+        delay_s[ComputeKind.BACKWARD_WEIGHT.value] = drawn.weight_delay_s
+    return delay_s
 
 
-# Axes over which the members of a collective are found: [stages, steps, dp ranks].
+# The axes of [stages, steps, dp ranks] that the members of a collective span.
 _ALL_DP_RANKS = (2,)
 _ALL_STAGES = (0,)
-_EVERYBODY = (0, 2)
-_NOBODY: tuple[int, ...] = ()
+_ALL_WORKERS = (0, 2)
 
 
 class Execution:
-    """Steps as their workers recorded them.
+    """Starts and ends of operations as their workers record them.
 
     `start_s` and `end_s` [ops, steps, dp ranks] are in the order of `structure.ops` and count from
-    the beginning of each step. `jitter_s` of that shape says how much later than its peers one
-    sees the end of what they do together.
+    the beginning of the step. `jitter_s`, of that shape, is the delay with which a worker sees the
+    end of a common operation.
     """
 
     def __init__(
@@ -69,13 +67,13 @@ class Execution:
         self._row = structure.row
         self._duration_s = computation_durations(drawn)
         self._delay_s = launch_delays(drawn)
-        # When each worker's compute stream is free, [stages, steps, dp ranks].
+        # When the compute streams are free, [stages, steps, dp ranks].
         self._free_s = np.zeros((stages, *lanes))
         self._gathered_s: list[Floats] = []
-        # Ends of what is done already, and the last of each direction, by stage.
+        # The ends of computations, and by stage and direction the end of the last one.
         self._done_s: dict[tuple[int, StageWork], Floats] = {}
         self._last_s: dict[tuple[int, Direction], Floats] = {}
-        # Sends of one direction leave in order: which has its turn, and when the last had left.
+        # Sends of one direction run in order: the remaining ones, and the end of the last one.
         self._sends: dict[tuple[int, Direction], deque[StageWork]] = {}
         self._sent_s: dict[tuple[int, Direction], Floats] = {}
 
@@ -84,22 +82,18 @@ class Execution:
         self.finish(self.run_pipeline())
 
     def run_pipeline(self) -> Floats:
-        """Run all but the end of the steps.
+        """Run all but the ends of the steps.
 
         Returns:
-            [stages, steps, dp ranks], seconds: when each worker has computed its micro-batches.
+            [stages, steps, dp ranks], seconds: when the worker has computed its micro-batches.
         """
         if self._structure.parallelism.is_data_parallel:
-            self._gather()
+            free_s = np.zeros_like(self._free_s)
+            for chunk in range(self._structure.parallelism.vpp_size):
+                self._once("params-all-gather", free_s, chunk=chunk, meets=_ALL_DP_RANKS)
+                self._gathered_s.append(free_s.copy())
         self._run_computations()
         return self._free_s
-
-    def _gather(self) -> None:
-        """Gather the parameters of each chunk, while the first chunk computes."""
-        free_s = np.zeros_like(self._free_s)
-        for chunk in range(self._structure.parallelism.vpp_size):
-            self._once("params-all-gather", free_s, chunk=chunk, meets=_ALL_DP_RANKS)
-            self._gathered_s.append(free_s.copy())
 
     def _run_computations(self) -> None:
         for stage, order in enumerate(self._orders):
@@ -115,7 +109,7 @@ class Execution:
                 raise InvalidRequest("this schedule never ends: every stage waits for another one")
 
     def _run_stage(self, stage: int, todo: deque[StageWork]) -> int:
-        """Run computations until an input is missing; returns their number."""
+        """Run a stage's computations until an input is missing; returns their number."""
         before = len(todo)
         while todo and self._has_input(stage, todo[0]):
             self._compute(stage, todo.popleft())
@@ -166,22 +160,25 @@ class Execution:
         return self._seen(recv, end_s)
 
     def _posted(self, stage: int, direction: Direction) -> Floats:
-        """A receive is posted after the computation before it; the first backward one earlier."""
+        """The time at which a receive is posted: after the previous computation.
+
+        The first backward receive is posted one computation earlier.
+        """
         if (stage, direction) in self._last_s:
             return self._last_s[stage, direction]
         if direction is Direction.BACKWARD:
-            ahead = [work for work in self._orders[stage] if (stage, work) in self._done_s]
-            if len(ahead) >= 2:
-                return self._done_s[stage, ahead[-2]]
+            done = [work for work in self._orders[stage] if (stage, work) in self._done_s]
+            if len(done) >= 2:
+                return self._done_s[stage, done[-2]]
         return np.zeros_like(self._free_s[0])
 
     def _seen(self, row: int, end_s: Floats) -> Floats:
         return end_s if self._jitter_s is None else end_s + self._jitter_s[row]
 
     def finish(self, computed_s: Floats) -> None:
-        """Run what ends the steps, from when each worker has computed its micro-batches.
+        """Run the ends of the steps, after the computations of micro-batches.
 
-        `computed_s` [stages, steps, dp ranks], seconds; it then holds the ends of the steps.
+        `computed_s` [stages, steps, dp ranks], seconds, is replaced by the ends of the steps.
         """
         free_s = computed_s
         self._once("gc", free_s)
@@ -191,7 +188,7 @@ class Execution:
         if self._structure.parallelism.is_data_parallel:
             for chunk in range(self._structure.parallelism.vpp_size):
                 self._once("grads-reduce-scatter", free_s, chunk=chunk, meets=_ALL_DP_RANKS)
-        self._once("optimizer-clip-main-grad", free_s, meets=_EVERYBODY)
+        self._once("optimizer-clip-main-grad", free_s, meets=_ALL_WORKERS)
         self._once("optimizer", free_s)
 
     def _once(
@@ -201,9 +198,9 @@ class Execution:
         *,
         stages: list[int] | None = None,
         chunk: int = -1,
-        meets: tuple[int, ...] = _NOBODY,
+        meets: tuple[int, ...] = (),
     ) -> None:
-        """Run what a stage has one of, or one a chunk, and move `free_s` to its end."""
+        """Run an operation that a stage or chunk has once, and move `free_s` to its end."""
         at = max(chunk, 0)
         on = list(range(len(free_s))) if stages is None else stages
         duration_s = self._drawn.once_s[name][:, at]

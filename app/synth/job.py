@@ -1,4 +1,4 @@
-"""A simulated training job: the trace that its workers would record, block by block."""
+"""A simulated training job, and the trace that its workers record."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -31,7 +31,7 @@ from app.synth.structure import ReplicaStructure, replica_structure
 from app.trace.job import Job, Parallelism
 from app.trace.window import TRACE_DTYPES, Trace
 
-# Steps are simulated in blocks of at most this many operations, which fit into the CPU's cache.
+# Number of operations in a block of steps, whose arrays fit into the CPU's cache.
 OPS_PER_BLOCK = 400_000
 
 StepProgress = Callable[[Sequence[int]], Iterable[int]]
@@ -41,9 +41,9 @@ StepProgress = Callable[[Sequence[int]], Iterable[int]]
 class SimulatedJob:
     """A simulated training job with known faults.
 
-    A seed and a step determine the operations, in whatever order steps are simulated; the same job
-    without its faults has the same noise. With `records_gpus`, workers record their GPU's clock and
-    temperature.
+    The operations of a step depend only on the seed and the step's number. The same job without its
+    faults has the same noise. With `records_gpus`, workers record the clock and temperature of
+    their GPU.
     """
 
     parallelism: Parallelism
@@ -66,7 +66,7 @@ class SimulatedJob:
 
     @property
     def job(self) -> Job:
-        """The job's name and sizes, with one GPU per rank."""
+        """The job's name and sizes, with one GPU a rank."""
         return Job.of(self.name, self.parallelism)
 
     @property
@@ -80,35 +80,35 @@ class SimulatedJob:
         return replica_structure(self.parallelism, self.num_microbatches, self.schedule)
 
     def make(self, steps: Sequence[int], progress: StepProgress = iter) -> Trace:
-        """Operations of several steps, each in seconds from the start of its step.
+        """The operations of several steps, with times in seconds from the start of the step.
 
         Sorted by step, dp_rank, stage, op type, seq_id. `progress` wraps the iteration over steps.
         """
         if not steps:
             raise InvalidRequest("no steps: give at least one to simulate")
         columns: dict[str, NDArray[Any]] = {}
-        # Allocated once: the columns of a large job take hundreds of megabytes.
+        # Allocated at once, since the columns of a large job take hundreds of megabytes.
         shape = (len(steps), self.parallelism.dp_size, self.structure.num_ops)
         first = 0
         for block in self.blocks(steps, progress):
             end = first + len(block.drawn.steps)
             for name, values in block.columns().items():
-                whole = columns.setdefault(name, np.empty(shape, TRACE_DTYPES[name]))
-                whole[first:end] = values
+                column = columns.setdefault(name, np.empty(shape, TRACE_DTYPES[name]))
+                column[first:end] = values
             first = end
-        return Trace(**{name: whole.ravel() for name, whole in columns.items()})
+        return Trace(**{name: column.ravel() for name, column in columns.items()})
 
     def record(
         self, steps: Sequence[int], *, since_s: float = 0.0, progress: StepProgress = iter
     ) -> RecordedSteps:
-        """Operations of ascending steps as the workers' own clocks record them.
+        """The operations of ascending steps by the workers' own clocks.
 
-        The first step begins `since_s` after the job; to continue, pass the
-        `RecordedSteps.ended_s` of the last call.
+        The first step begins `since_s` after the job; the `RecordedSteps.ended_s` of the previous
+        call continues its record.
         """
         refuse_unordered_steps(steps)
         clocks = self.cluster.clocks(self.parallelism, self.seed)
-        recorder = BlockRecorder(self.parallelism, *clocks, dict(self.costs.sizes))
+        recorder = BlockRecorder(*clocks, dict(self.costs.sizes))
         parts = []
         for block, began_s, end_s in with_start_times(self.blocks(steps, progress), since_s):
             parts.append(recorder.columns(block, began_s))
@@ -121,16 +121,9 @@ class SimulatedJob:
             **concatenated(parts),
         )
 
-    def blocks(
-        self,
-        steps: Sequence[int],
-        progress: StepProgress = iter,
-        *,
-        ops_a_block: int = OPS_PER_BLOCK,
-    ) -> Iterator[StepBlock]:
-        """The steps in order, as arrays of several steps at a time."""
-        num_ops = self.structure.num_ops * self.parallelism.dp_size
-        size = max(1, ops_a_block // num_ops)
+    def blocks(self, steps: Sequence[int], progress: StepProgress = iter) -> Iterator[StepBlock]:
+        """The steps in order, several at a time."""
+        size = max(1, OPS_PER_BLOCK // (self.structure.num_ops * self.parallelism.dp_size))
         waiting: list[int] = []
         for step in progress(steps):
             waiting.append(step)
@@ -141,7 +134,7 @@ class SimulatedJob:
             yield self._block(waiting)
 
     def drawn(self, steps: Sequence[int]) -> DrawnSteps:
-        """Durations and launch delays of steps, with the faults, before anyone waits."""
+        """Durations and launch delays of steps with the faults, but without waits."""
         splits = any(work.part is ComputeKind.BACKWARD_INPUT for work in self.structure.orders[0])
         drawing = StepDrawing(self.parallelism, self.num_microbatches, self.costs, splits)
         drawn = drawing.draw(steps, self.seed)
@@ -154,8 +147,7 @@ class SimulatedJob:
 
     def _block(self, steps: Sequence[int]) -> StepBlock:
         structure, drawn = self.structure, self.drawn(steps)
-        jitter_s = self.cluster.jitter(structure, steps, self.seed)
-        execution = Execution(structure, drawn, jitter_s)
+        execution = Execution(structure, drawn, self.cluster.jitter(structure, steps, self.seed))
         execution.run()
         return StepBlock(structure, drawn, execution.start_s, execution.end_s)
 
@@ -179,7 +171,7 @@ class SimulatedRun:
 class JobEvent(ABC):
     """The job ends before `at_step` and restarts from a checkpoint `lost_steps` earlier.
 
-    It is no cause that a diagnosis should name.
+    A diagnosis should not name it as a cause.
     """
 
     name: ClassVar[str]
@@ -205,13 +197,13 @@ class Restart(JobEvent):
 
     @override
     def restarted(self, job: SimulatedJob) -> SimulatedJob:
-        # A repeated step takes a different time.
+        # Another seed, since a repeated step takes another time.
         return replace(job, seed=job.seed + 1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resize(JobEvent):
-    """The job starts again with another number of replicas."""
+    """The job restarts with another number of replicas."""
 
     name = "resize"
 
@@ -232,24 +224,24 @@ def simulated_runs(
     """The job's runs, one more than events; lost steps are trained again.
 
     Raises:
-        InvalidRequest: an event is at none of the steps.
+        InvalidRequest: an event has no step before or after it.
     """
-    attempts = [SimulatedRun(1, job, tuple(steps))]
+    runs = [SimulatedRun(1, job, tuple(steps))]
     for event in sorted(events, key=lambda event: event.at_step):
-        attempts[-1:] = _split(attempts[-1], event)
-    return attempts
+        runs[-1:] = _split(runs[-1], event)
+    return runs
 
 
-def _split(attempt: SimulatedRun, event: JobEvent) -> list[SimulatedRun]:
-    before = tuple(step for step in attempt.steps if step < event.at_step)
-    since = event.at_step - event.lost_steps
-    after = tuple(step for step in attempt.steps if step >= since)
-    if not before or not any(step >= event.at_step for step in attempt.steps):
+def _split(run: SimulatedRun, event: JobEvent) -> list[SimulatedRun]:
+    before = tuple(step for step in run.steps if step < event.at_step)
+    after = tuple(step for step in run.steps if step >= event.at_step - event.lost_steps)
+    if not before or not any(step >= event.at_step for step in run.steps):
         raise InvalidRequest(
-            f"a {event.name} at step {event.at_step}: the job has steps {attempt.steps[0]} to "
-            f"{attempt.steps[-1]} then, and wants one before and one after"
+            f"a {event.name} at step {event.at_step}: the job has steps {run.steps[0]} to "
+            f"{run.steps[-1]} then, and wants one before and one after"
         )
-    again = event.restarted(attempt.job)
+    restarted = event.restarted(run.job)
     # Kernels are compiled again.
-    again = replace(again, odd_steps=replace(again.odd_steps, first_step=after[0]))
-    return [replace(attempt, steps=before), SimulatedRun(attempt.epoch + 1, again, after)]
+    odd_steps = replace(restarted.odd_steps, first_step=after[0])
+    restarted = replace(restarted, odd_steps=odd_steps)
+    return [replace(run, steps=before), SimulatedRun(run.epoch + 1, restarted, after)]

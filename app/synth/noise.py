@@ -1,4 +1,4 @@
-"""How far do single durations stray from their mean?"""
+"""The random variation of single durations around their mean."""
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
@@ -12,25 +12,25 @@ from app.trace.window import Floats
 
 
 def check_amounts(**values: float) -> None:
-    """Raise `InvalidRequest` for one that is not a number, 0 or more."""
+    """Raise `InvalidRequest` for a value that is no finite number of 0 or more."""
     for name, value in values.items():
         if not (np.isfinite(value) and value >= 0):
             raise InvalidRequest(f"{name} is {value}: give a number, 0 or more")
 
 
-# Beyond this many times the median an operation is no noise but a straggler.
+# In medians; an operation that takes longer would be a straggler rather than noise.
 DEFAULT_CAP = 3.0
 
 
 @dataclass(frozen=True, slots=True)
 class Noise(ABC):
-    """A kind of chance; `cap` is the most it may take, in medians, None for no limit."""
+    """A distribution of factors; `cap` is the largest factor in medians, None for no limit."""
 
     name: ClassVar[str]
     cap: float | None = DEFAULT_CAP
 
     def factors(self, spread: float, size: int, rng: np.random.Generator) -> Floats:
-        """[size], around 1, with `spread` as coefficient of variation before the cap."""
+        """[size], with mean 1 and coefficient of variation `spread` before the cap."""
         if spread == 0.0:
             return np.ones(size)
         factors = self._uncapped(spread, size, rng)
@@ -40,16 +40,16 @@ class Noise(ABC):
 
     @abstractmethod
     def _uncapped(self, spread: float, size: int, rng: np.random.Generator) -> Floats:
-        """[size], of mean 1 and this coefficient of variation."""
+        """[size], with mean 1 and coefficient of variation `spread`."""
 
     @abstractmethod
     def _median(self, spread: float) -> float:
-        """Half of the factors are below."""
+        """The median factor."""
 
 
 @dataclass(frozen=True, slots=True)
 class LogNormal(Noise):
-    """What healthy workers show: nearly symmetric while the spread is small."""
+    """The distribution of healthy workers: nearly symmetric for a small spread."""
 
     name = "log-normal"
 
@@ -68,7 +68,7 @@ class LogNormal(Noise):
 
 @dataclass(frozen=True, slots=True)
 class Pareto(Noise):
-    """A heavy tail: never much less than usual, now and then far more.
+    """A heavy tail: never much below the median, sometimes far above it.
 
     P(x > t) = (t0 / t)^a for t >= t0, mean t0 a / (a - 1), variation 1 / sqrt(a (a - 2)).
     """
@@ -88,15 +88,15 @@ class Pareto(Noise):
 
     @staticmethod
     def alpha(spread: float) -> float:
-        """The tail's exponent; above 2, as the variance is finite."""
+        """The exponent a of the tail; above 2, since the variance is finite."""
         return float(1 + np.sqrt(1 + spread**-2))
 
 
 @dataclass(frozen=True, slots=True)
 class HeavyTailed(Noise):
-    """Log-normal, but one in so many takes longer by a Pareto factor of exponent `alpha`.
+    """Log-normal factors, a share of them multiplied by a Pareto factor of exponent `alpha`.
 
-    The mean is 1 and the spread that of the log-normal body.
+    The mean is 1; `spread` is that of the log-normal factors.
     """
 
     name = "heavy-tailed"
@@ -112,16 +112,16 @@ class HeavyTailed(Noise):
         factors = LogNormal(cap=None).factors(spread, size, rng)
         rare = np.flatnonzero(rng.random(size) < self.share)
         factors[rare] *= (1 - rng.random(rare.size)) ** (-1 / self.alpha)
-        factors /= self._of_tail()
+        factors /= self._mean()
         return factors
 
     @override
     def _median(self, spread: float) -> float:
-        return LogNormal(cap=None)._median(spread) / self._of_tail()
+        return LogNormal(cap=None)._median(spread) / self._mean()
 
-    def _of_tail(self) -> float:
-        """How much longer operations are in the mean because of the tail."""
+    def _mean(self) -> float:
+        """The mean factor before normalisation, because of the tail."""
         return 1 + self.share / (self.alpha - 1)
 
 
-NOISES: dict[str, type[Noise]] = {each.name: each for each in (LogNormal, Pareto, HeavyTailed)}
+NOISES: dict[str, type[Noise]] = {kind.name: kind for kind in (LogNormal, Pareto, HeavyTailed)}

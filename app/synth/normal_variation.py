@@ -1,7 +1,7 @@
-"""What varies in a healthy job: special steps, and the clocks and temperatures of GPUs.
+"""The variation within a healthy job: special steps, and the clocks and temperatures of GPUs.
 
-First, evaluation and checkpoint steps take longer on every worker. Also says which steps are
-recorded where only some are.
+First, evaluation and checkpoint steps take longer on every worker. `sampled_steps` are the steps
+that are recorded if only some are.
 """
 
 from dataclasses import dataclass
@@ -15,10 +15,10 @@ from app.synth.drawing import DrawnSteps
 from app.synth.noise import check_amounts
 from app.trace.window import Floats, Ints
 
-# Beside the seed and the step, where a fault's number would stand.
+# In place of a fault's number beside the seed and the step.
 _ODD_STEPS_SEED = 2**31 + 2
 
-# How differently workers are held up.
+# Range of the relative differences between the workers' delays.
 _SPREAD = 0.05
 
 
@@ -27,8 +27,8 @@ class SpecialSteps:
     """First, evaluation and checkpoint steps.
 
     The first `num_first` steps from `first_step` on compute `first_factor` times as long (kernels
-    are compiled, memory is found). In each `evaluate_every`-th step, every worker pauses
-    for `evaluation_s` before it computes; in each `checkpoint_every`-th step its optimizer takes
+    are compiled, memory is allocated). Every `evaluate_every` steps, all workers pause for
+    `evaluation_s` before they compute; every `checkpoint_every` steps, the optimizer takes
     `checkpoint_s` longer. 0 is never.
     """
 
@@ -58,18 +58,18 @@ class SpecialSteps:
         saves = _every(steps, self.checkpoint_every)
         for at in np.flatnonzero(evaluates | saves).tolist():
             rng = np.random.default_rng([seed, int(steps[at]), _ODD_STEPS_SEED])
-            held_up = 1 + _SPREAD * rng.random((2, *drawn.is_silent.shape[::2]))
+            factor_of = 1 + _SPREAD * rng.random((2, *drawn.is_silent.shape[::2]))
             if evaluates[at]:
-                _delay_all(drawn, at, self.evaluation_s * held_up[0])
+                _delay_all(drawn, at, self.evaluation_s * factor_of[0])
             if saves[at]:
-                drawn.once_s["optimizer"][:, 0, at] += self.checkpoint_s * held_up[1]
+                drawn.once_s["optimizer"][:, 0, at] += self.checkpoint_s * factor_of[1]
 
 
 def sampled_steps(num_steps: int, *, recorded: int = 40, every: int = 400) -> list[int]:
-    """The first `num_steps` steps to be recorded, if so many of every so many are.
+    """The first `num_steps` recorded steps, if the first `recorded` of `every` steps are.
 
     Raises:
-        InvalidRequest: none would be, or more than there are.
+        InvalidRequest: `recorded` is 0 or larger than `every`.
     """
     if not 1 <= recorded <= every:
         raise InvalidRequest(f"{recorded} of every {every} steps: give 1 to {every}")
@@ -77,44 +77,42 @@ def sampled_steps(num_steps: int, *, recorded: int = 40, every: int = 400) -> li
 
 
 def _delay_all(drawn: DrawnSteps, at: int, pause_s: Floats) -> None:
-    """Hold everybody up, [stages, dp ranks], before the first forward or what it needs is asked."""
+    """Delay [stages, dp ranks] the first forward computations and the receives before them."""
     drawn.forward_delay_s[0, 0, 0, at] += pause_s[0]
     if "forward-recv" in drawn.p2p_delay_s:
         drawn.p2p_delay_s["forward-recv"][1:, 0, 0, at] += pause_s[1:]
 
 
 def _every(steps: Ints, period: int) -> NDArray[np.bool_]:
-    """Every so many steps, but not at the very beginning."""
+    """[steps], whether the step is a multiple of the period, without step 0."""
     if not period:
         return np.zeros(steps.size, np.bool_)
     return np.asarray((steps > 0) & (steps % period == 0))
 
 
-# Under load, on current accelerators.
+# Usual values of current accelerators under load.
 _CLOCK_MHZ = 1_980
 _TEMPERATURE_C = 62
 
-# How differently GPUs are cooled, and how much one of them wavers from step to step.
+# Standard deviations: between GPUs, by their cooling, and of one GPU between steps.
 _COOLING_SPREAD_C = 3.0
 _STEP_SPREAD_C = 1.0
 _STEP_SPREAD_MHZ = 8.0
 
-# Beside the seed and the step, where a fault's number would stand.
+# In place of a fault's number beside the seed and the step.
 _GPU_SEED = 2**31 + 3
 
 
 def add_gpu_readings(drawn: DrawnSteps, seed: int) -> None:
     """Fill `sm_clock_mhz` and `temperature_c` of every worker and step."""
     stages, _, dp_ranks = shape = drawn.is_silent.shape
-    cooled = np.random.default_rng([seed, WHOLE_JOB, _GPU_SEED]).standard_normal((stages, dp_ranks))
+    rng = np.random.default_rng([seed, WHOLE_JOB, _GPU_SEED])
+    usual_c = _TEMPERATURE_C + _COOLING_SPREAD_C * rng.standard_normal((stages, dp_ranks))
     clock_mhz, temperature_c = np.empty(shape), np.empty(shape)
     for at, step in enumerate(drawn.steps.tolist()):
-        wavers = np.random.default_rng([seed, step, _GPU_SEED]).standard_normal(
-            (2, stages, dp_ranks)
-        )
-        clock_mhz[:, at] = _CLOCK_MHZ + _STEP_SPREAD_MHZ * wavers[0]
-        temperature_c[:, at] = (
-            _TEMPERATURE_C + _COOLING_SPREAD_C * cooled + _STEP_SPREAD_C * wavers[1]
-        )
+        rng = np.random.default_rng([seed, step, _GPU_SEED])
+        in_step = rng.standard_normal((2, stages, dp_ranks))
+        clock_mhz[:, at] = _CLOCK_MHZ + _STEP_SPREAD_MHZ * in_step[0]
+        temperature_c[:, at] = usual_c + _STEP_SPREAD_C * in_step[1]
     drawn.sm_clock_mhz = np.rint(clock_mhz).astype(np.int64)
     drawn.temperature_c = np.rint(temperature_c).astype(np.int64)

@@ -1,4 +1,4 @@
-"""What the workers of a simulated job record: executed steps, each by its own host's clock.
+"""The records of a simulated job's workers: executed steps, by the clocks of their hosts.
 
 Besides operations, workers report interruptions: pauses within computations and waits before them.
 """
@@ -16,7 +16,7 @@ from app.synth.cluster import Worker
 from app.synth.drawing import DrawnSteps, Interruption
 from app.synth.schedules import ComputeKind
 from app.synth.structure import ReplicaOp, ReplicaStructure
-from app.trace.job import Job, Parallelism
+from app.trace.job import Job
 from app.trace.ops import NUM_CODES, OP_CODES
 from app.trace.window import (
     NS_PER_S,
@@ -29,11 +29,11 @@ from app.trace.window import (
     Window,
 )
 
-JOB_START_NS = 1_790_000_000 * NS_PER_S  # an epoch time such as clocks show
+JOB_START_NS = 1_790_000_000 * NS_PER_S  # since 1970
 
 
 def times_ns(start_s: Floats, duration_s: Floats, began_s: Floats) -> tuple[Ints, Ints]:
-    """Since the job began, by the true clock; ends are rounded as starts are."""
+    """Starts since the job began, and durations; starts and ends are rounded in the same way."""
     began_ns = np.rint(began_s * NS_PER_S).astype(np.int64)[:, None, None]
     start_ns = np.rint(start_s * NS_PER_S).astype(np.int64)
     end_ns = np.rint((start_s + duration_s) * NS_PER_S).astype(np.int64)
@@ -42,7 +42,7 @@ def times_ns(start_s: Floats, duration_s: Floats, began_s: Floats) -> tuple[Ints
 
 @dataclass(frozen=True, slots=True)
 class WorkerStep:
-    """What one worker recorded of one step: the record's rows `rows`."""
+    """The record of one worker and step: the slice `rows`."""
 
     step: int
     dp_rank: int
@@ -52,10 +52,10 @@ class WorkerStep:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordedSteps(PlacedOps):
-    """Successive steps as recorded: rows by step, dp rank, stage, op type, seq_id.
+    """Successive steps as recorded, sorted by step, dp rank, stage, op type, seq_id.
 
-    Shapes: all columns [ops]. `start_ns` is an epoch time by the clock of the worker's own host.
-    `ended_s` is when the next step would begin: true seconds since the job began.
+    Shapes: all columns [ops]. `start_ns` counts from 1970, by the clock of the worker's host.
+    `ended_s` is the start of the next step in true seconds since the job began.
     """
 
     job: Job
@@ -64,7 +64,7 @@ class RecordedSteps(PlacedOps):
     ended_s: float
 
     def parts(self) -> Iterator[WorkerStep]:
-        """One for every worker that reported something of a step, in the order of the rows."""
+        """The parts by step and worker, in the order of the rows."""
         keys = np.stack([self.step, self.dp_rank, self.stage])
         is_new = (np.diff(keys, axis=1) != 0).any(axis=0)
         bounds = [0, *(np.flatnonzero(is_new) + 1).tolist(), self.num_ops]
@@ -74,10 +74,10 @@ class RecordedSteps(PlacedOps):
                 yield WorkerStep(step, dp_rank, stage, slice(first, end))
 
     def window(self, epoch: int = 1) -> Window:
-        """The same as the service sees it once everything has come."""
+        """The window that the service assembles from the complete record."""
         skipped = self._skipped()
-        lacking = [skip.step for skip in skipped]
-        steps = [step for step in self.steps if step not in lacking]
+        incomplete = [skip.step for skip in skipped]
+        steps = [step for step in self.steps if step not in incomplete]
         trace, origin_ns = self.trace(steps)
         return Window(
             job=self.job,
@@ -89,40 +89,35 @@ class RecordedSteps(PlacedOps):
             state="incomplete" if skipped else "complete",
             hosts=dict(self.hosts),
             origin_ns=origin_ns,
-            partial=PartialSteps(skipped, *self.trace(lacking)) if skipped else None,
+            partial=PartialSteps(skipped, *self.trace(incomplete)) if skipped else None,
         )
 
     def trace(self, numbers: list[int]) -> tuple[Trace, tuple[int, ...]]:
-        """What was recorded of some steps, and what their times count from."""
+        """The record of some steps, and the origins of their times."""
         steps = np.array(numbers, np.int64)
         rows = np.isin(self.step, steps) if len(steps) < len(self.steps) else slice(None)
         start_ns, position = self.start_ns[rows], np.searchsorted(steps, self.step[rows])
         origin_ns = np.full(steps.size, np.iinfo(np.int64).max)
         np.minimum.at(origin_ns, position, start_ns)
-        columns = self._columns(rows)
+        recorded = self.columns().items()
+        columns = {name: values[rows] for name, values in recorded if not name.endswith("_ns")}
         columns["start_s"] = (start_ns - origin_ns[position]) / NS_PER_S
         columns["duration_s"] = self.duration_ns[rows] / NS_PER_S
         return Trace(**columns), tuple(origin_ns.tolist())
 
-    def _columns(self, rows: NDArray[np.bool_] | slice) -> dict[str, NDArray[Any]]:
-        """What a trace has of the record as it is."""
-        columns = self.columns().items()
-        return {name: column[rows] for name, column in columns if not name.endswith("_ns")}
-
     def _skipped(self) -> tuple[SkippedStep, ...]:
-        """Steps of which some worker reported nothing."""
+        """The steps of which some worker reported nothing."""
         sizes = self.job.parallelism
         reported = np.zeros((len(self.steps), sizes.dp_size, sizes.pp_size), np.bool_)
         reported[np.searchsorted(self.steps, self.step), self.dp_rank, self.stage] = True
         return tuple(
-            self._lacks(step, ~of_step)
-            for step, of_step in zip(self.steps, reported, strict=True)
-            if not of_step.all()
+            self._skipped_step(step, ~is_reported)
+            for step, is_reported in zip(self.steps, reported, strict=True)
+            if not is_reported.all()
         )
 
-    def _lacks(self, step: int, is_silent: NDArray[np.bool_]) -> SkippedStep:
-        sizes = self.job.parallelism
-        missing = sorted(sizes.usual_rank(*worker) for worker in np.argwhere(is_silent).tolist())
+    def _skipped_step(self, step: int, is_silent: NDArray[np.bool_]) -> SkippedStep:
+        missing = np.sort(self.job.parallelism.usual_ranks()[is_silent]).tolist()
         named = ", ".join(map(str, missing[:8])) + ", ..." * (len(missing) > 8)
         reason = f"rank{'s' * (len(missing) > 1)} {named} did not report the step in time"
         return SkippedStep(step, reason, tuple(missing))
@@ -132,8 +127,8 @@ class RecordedSteps(PlacedOps):
 class StepBlock:
     """Drawn durations of some steps, and the resulting times.
 
-    Shapes: `start_s` and `end_s` [ops, steps, dp ranks], seconds from the start of each step,
-    in the order of `structure.ops`.
+    Shapes: `start_s` and `end_s` [ops, steps, dp ranks], seconds from the start of the step, in the
+    order of `structure.ops`.
     """
 
     structure: ReplicaStructure
@@ -142,20 +137,17 @@ class StepBlock:
     end_s: Floats
 
     def step_s(self) -> Floats:
-        """[steps], seconds from the start of each step to its latest end."""
+        """[steps], seconds from the start of the step to its latest end."""
         return np.asarray(self.end_s.max(axis=(0, 2)))
 
     def columns(self) -> dict[str, NDArray[Any]]:
-        """Columns of the steps' trace, as arrays that broadcast to [steps, dp ranks, ops]."""
-        sizes = self.structure.parallelism
-        of_replica = self.structure.columns
-        dp_rank = np.arange(sizes.dp_size)[:, None]
-        ranks_each = sizes.tp_size * sizes.dsp_size
+        """The columns of a trace, as arrays that broadcast to [steps, dp ranks, ops]."""
+        ranks = self.structure.parallelism.usual_ranks()
         return {
-            **of_replica,
+            **self.structure.columns,
             "step": self.drawn.steps[:, None, None],
-            "dp_rank": dp_rank,
-            "rank": (of_replica["stage"] * sizes.dp_size + dp_rank) * ranks_each,
+            "dp_rank": np.arange(len(ranks))[:, None],
+            "rank": ranks[:, self.structure.columns["stage"]],
             "start_s": self.start_s.transpose(1, 2, 0),
             "duration_s": (self.end_s - self.start_s).transpose(1, 2, 0),
         }
@@ -164,19 +156,18 @@ class StepBlock:
 def interruption_rows(
     notes: list[Interruption], block: StepBlock, began_s: Floats
 ) -> dict[str, Ints]:
-    """Rows of the interruptions of computations; `seq_id` by start."""
+    """The rows of interruptions, with `seq_id` in order of start."""
     first_s, last_s = np.array([_interruption_times(note, block) for note in notes]).T
     step = np.array([note.step for note in notes])
     start_ns, duration_ns = times_ns(
         first_s[:, None, None], (last_s - first_s)[:, None, None], began_s[step]
     )
     dp_rank, stage = np.array([(note.dp_rank, note.stage) for note in notes]).T
-    sizes = block.structure.parallelism
     rows = {
         "step": block.drawn.steps[step],
         "dp_rank": dp_rank,
         "stage": stage,
-        "rank": (stage * sizes.dp_size + dp_rank) * sizes.tp_size * sizes.dsp_size,
+        "rank": block.structure.parallelism.usual_ranks()[dp_rank, stage],
         "optype": np.array([OP_CODES[note.name] for note in notes]),
         "mc": np.array([note.chunk for note in notes]),
         "mb_id": np.array([note.microbatch for note in notes]),
@@ -188,13 +179,10 @@ def interruption_rows(
 
 
 def _interruption_times(note: Interruption, block: StepBlock) -> tuple[float, float]:
-    """Start and end in seconds from the start of its step."""
+    """Start and end in seconds from the start of the step."""
     names = [f"{note.direction.value}-compute", f"{note.direction.value}-input-compute"]
-    row = next(
-        block.structure.row[op]
-        for op in (ReplicaOp(note.stage, name, note.chunk, note.microbatch) for name in names)
-        if op in block.structure.row
-    )
+    ops = [ReplicaOp(note.stage, name, note.chunk, note.microbatch) for name in names]
+    row = next(block.structure.row[op] for op in ops if op in block.structure.row)
     start_s = float(block.start_s[row, note.step, note.dp_rank])
     if note.name == "data-wait":
         return start_s - note.duration_s, start_s
@@ -203,7 +191,7 @@ def _interruption_times(note: Interruption, block: StepBlock) -> tuple[float, fl
 
 
 def _sequence_numbers(rows: dict[str, Ints]) -> Ints:
-    """`seq_id`: number within worker, type and step, by start."""
+    """[rows] `seq_id`: the number within worker, type and step, by start."""
     order = np.lexsort([rows[n] for n in ("start_ns", "optype", "stage", "dp_rank", "step")])
     keys = np.stack([rows[name][order] for name in ("step", "dp_rank", "stage", "optype")])
     is_new = np.concatenate([[True], (np.diff(keys, axis=1) != 0).any(axis=0)])
@@ -213,32 +201,30 @@ def _sequence_numbers(rows: dict[str, Ints]) -> Ints:
     return seq_id
 
 
-# Between the end of a step and the start of the next.
-GAP_S = 2e-3
+GAP_S = 2e-3  # between the end of a step and the start of the next one
 
 _COMPUTATIONS = tuple(kind.value for kind in ComputeKind)
 
 
 @dataclass(frozen=True, slots=True)
 class BlockRecorder:
-    """Converts blocks to the hosts' clocks.
+    """Converts blocks to rows by the hosts' clocks.
 
     Shapes: `offset_s` and `drift` (a ratio) [dp ranks, stages]. `sizes` are bytes by operation
     type.
     """
 
-    parallelism: Parallelism
     offset_s: Floats
     drift: Floats
     sizes: Mapping[str, int]
 
     def columns(self, block: StepBlock, began_s: Floats) -> dict[str, Ints]:
-        """Recorded rows of a block whose steps began at `began_s` [steps]."""
-        of_ops = block.columns()
-        shape = of_ops["start_s"].shape
-        start_s, duration_s = of_ops.pop("start_s"), of_ops.pop("duration_s")
-        named = of_ops | self._optional(block)
-        rows = {name: np.broadcast_to(column, shape).ravel() for name, column in named.items()}
+        """The recorded rows of a block whose steps began at `began_s` [steps]."""
+        columns = block.columns() | self._optional(block)
+        start_s, duration_s = columns.pop("start_s"), columns.pop("duration_s")
+        rows = {
+            name: np.broadcast_to(values, start_s.shape).ravel() for name, values in columns.items()
+        }
         rows["start_ns"], rows["duration_ns"] = times_ns(start_s, duration_s, began_s)
         is_reported = ~block.drawn.is_silent.transpose(1, 2, 0)[
             ..., block.structure.columns["stage"]
@@ -261,44 +247,43 @@ class BlockRecorder:
         rows["duration_ns"] += np.rint(drift * rows["duration_ns"]).astype(np.int64)
 
     def _optional(self, block: StepBlock) -> dict[str, Ints]:
-        """Optional columns that broadcast to [steps, dp ranks, ops]; -1 means none."""
-        drawn, structure = block.drawn, block.structure
-        found: dict[str, Ints] = {}
-        names = [op.optype for op in structure.ops]
+        """Optional columns that broadcast to [steps, dp ranks, ops]; -1 is no value."""
+        structure = block.structure
+        optypes = np.array([op.optype for op in structure.ops])
+        columns: dict[str, Ints] = {}
         if self.sizes:
-            found["bytes"] = np.array([self.sizes.get(name, -1) for name in names])
-        computes = np.isin(names, _COMPUTATIONS)
-        for name in ("tokens", "seq_len_sq"):
-            if (of_microbatch := getattr(drawn, name)) is not None:
-                of_op = of_microbatch.transpose(1, 2, 0)[..., structure.columns["mb_id"]]
-                found[name] = np.where(computes, of_op, -1)
-        lasts = np.array(names) == "optimizer"
-        for name in ("sm_clock_mhz", "temperature_c"):
-            if (of_worker := getattr(drawn, name)) is not None:
-                of_op = of_worker.transpose(1, 2, 0)[..., structure.columns["stage"]]
-                found[name] = np.where(lasts, of_op, -1)
-        return found
+            columns["bytes"] = np.array([self.sizes.get(name, -1) for name in optypes.tolist()])
+        for names, axis, has_value in (
+            (("tokens", "seq_len_sq"), "mb_id", np.isin(optypes, _COMPUTATIONS)),
+            (("sm_clock_mhz", "temperature_c"), "stage", optypes == "optimizer"),
+        ):
+            for name in names:
+                if (drawn := getattr(block.drawn, name)) is not None:
+                    values = drawn.transpose(1, 2, 0)[..., structure.columns[axis]]
+                    columns[name] = np.where(has_value, values, -1)
+        return columns
 
     def _annotated(
         self, rows: dict[str, Ints], block: StepBlock, began_s: Floats
     ) -> dict[str, Ints]:
-        """The rows with those of the interruptions inserted."""
+        """The rows together with those of interruptions."""
         drawn = block.drawn
-        notes = [a for a in drawn.interruptions if not drawn.is_silent[a.stage, a.step, a.dp_rank]]
+        notes = [n for n in drawn.interruptions if not drawn.is_silent[n.stage, n.step, n.dp_rank]]
         if not notes:
             return rows
         more = interruption_rows(notes, block, began_s)
         none = np.full(len(notes), -1)
-        whole = {name: np.concatenate([rows[name], more.get(name, none)]) for name in rows}
-        return _in_order(whole)
+        return _in_order(
+            {name: np.concatenate([rows[name], more.get(name, none)]) for name in rows}
+        )
 
 
 def with_start_times(
     blocks: Iterable[StepBlock], since_s: float
 ) -> Iterable[tuple[StepBlock, Floats, float]]:
-    """Each block with the true start times of its steps [steps] and of the step after it.
+    """Blocks with the true start times of their steps [steps] and of the next step.
 
-    Skipped steps take as long as the one before them.
+    Skipped steps take as long as the step before them.
     """
     last, at_s, before_s = -1, since_s, 0.0
     for block in blocks:
@@ -314,7 +299,7 @@ def with_start_times(
 
 
 def concatenated(parts: Sequence[dict[str, Ints]]) -> dict[str, NDArray[Any]]:
-    """Concatenated columns of successive blocks; optional ones may be missing in some."""
+    """The concatenated columns of successive blocks; optional columns may be missing in some."""
     columns = {}
     for name in dict.fromkeys(name for part in parts for name in part):
         arrays = [part.get(name, np.full(part["step"].size, -1)) for part in parts]
@@ -326,7 +311,7 @@ def refuse_unordered_steps(steps: Sequence[int]) -> None:
     """Check that there are steps, in ascending order.
 
     Raises:
-        InvalidRequest: there are none, or they are out of order.
+        InvalidRequest: there are none, or they are not ascending.
     """
     if not steps:
         raise InvalidRequest("no steps: give at least one to simulate")

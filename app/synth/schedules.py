@@ -1,11 +1,11 @@
-"""Pipeline schedules: in which order does a stage compute its micro-batches?
+"""Pipeline schedules: the order in which a stage computes its micro-batches.
 
 GPipe runs all forwards, then all backwards. 1F1B fills the pipeline, then alternates one forward
 and one backward. Interleaved 1F1B has several model chunks on a stage, so that the pipeline fills
 sooner: micro-batches go in rounds of one per stage through a stage's first chunk, then through its
 second one, and so on (Narayanan et al., SC 2021); backwards take the chunks in the reverse order.
-ZB-H1 splits backwards and fills the gaps with the part that nobody waits for (Qi et al., ICLR
-2024).
+ZB-H1 splits backwards and fills the gaps with the half that no other stage waits for (Qi et al.,
+ICLR 2024).
 """
 
 from abc import ABC, abstractmethod
@@ -21,7 +21,7 @@ from app.trace.ops import Direction
 
 
 class ComputeKind(Enum):
-    """What is computed of a micro-batch; the value is the op type."""
+    """A computation of a micro-batch; the value is its op type."""
 
     FORWARD = "forward-compute"
     BACKWARD = "backward-compute"
@@ -30,11 +30,11 @@ class ComputeKind(Enum):
 
     @property
     def direction(self) -> Direction:
-        """Which way it is passed on; weight gradients are not passed on."""
+        """The direction in which its output is sent; weight gradients are not sent."""
         return _DIRECTIONS[self._value_]
 
 
-# By value: strings keep their hashes, members of an Enum compute theirs each time.
+# By value: strings cache their hashes, members of an Enum compute theirs every time.
 _DIRECTIONS = {
     "forward-compute": Direction.FORWARD,
     "backward-compute": Direction.BACKWARD,
@@ -52,21 +52,21 @@ class StageWork(NamedTuple):
 
     @property
     def direction(self) -> Direction:
-        """Which way it goes through the model."""
+        """The direction in which its output is sent."""
         return self.part.direction
 
 
 class Schedule(ABC):
-    """Order of micro-batches on a stage."""
+    """The order of micro-batches on a stage."""
 
     name: ClassVar[str]
     has_chunks: ClassVar[bool] = False  # more than one on a stage
 
     def check(self, sizes: Parallelism, num_microbatches: int) -> None:
-        """Returns if the schedule has an order for such a job.
+        """Check that the schedule is defined for a job.
 
         Raises:
-            InvalidRequest: it has none; the message says what to change.
+            InvalidRequest: it is not; the message has the remedy.
         """
         if sizes.vpp_size > 1 and not self.has_chunks:
             raise InvalidRequest(
@@ -76,11 +76,11 @@ class Schedule(ABC):
 
     @abstractmethod
     def order(self, stage: int, sizes: Parallelism, num_microbatches: int) -> list[StageWork]:
-        """All computations of one stage in one step, first to last."""
+        """All computations of a stage in a step, in order."""
 
 
 def alternate(ahead: int, forwards: list[StageWork], backwards: list[StageWork]) -> list[StageWork]:
-    """Some forwards ahead, then one forward and one backward in turns as long as there are both."""
+    """`ahead` forwards, then forwards and backwards in turns, then the remaining backwards."""
     ahead = min(ahead, len(forwards))
     order = forwards[:ahead]
     for forward, backward in zip(forwards[ahead:], backwards, strict=False):
@@ -89,7 +89,7 @@ def alternate(ahead: int, forwards: list[StageWork], backwards: list[StageWork])
 
 
 class GPipe(Schedule):
-    """The plainest order; every stage holds the activations of all micro-batches."""
+    """All forwards first; every stage holds the activations of all micro-batches."""
 
     name = "gpipe"
     has_chunks = True
@@ -104,7 +104,7 @@ class GPipe(Schedule):
 
 
 class OneFOneB(Schedule):
-    """Stage p runs pp - 1 - p forwards ahead, so that it holds few activations at a time."""
+    """Stage p runs pp - 1 - p forwards ahead, so it holds few activations."""
 
     name = "1f1b"
 
@@ -116,7 +116,7 @@ class OneFOneB(Schedule):
 
 
 class Interleaved(Schedule):
-    """Stage p runs 2 (pp - 1 - p) forwards ahead, and a round of each chunk but the last."""
+    """Stage p runs 2 (pp - 1 - p) forwards ahead, and a round per chunk except the last one."""
 
     name = "interleaved"
     has_chunks = True
@@ -156,23 +156,23 @@ def _in_rounds(part: ComputeKind, rounds: list[range], chunks: Sequence[int]) ->
 
 
 class ZeroBubble(Schedule):
-    """1F1B; stage p computes its weights' gradients p micro-batches after their inputs'."""
+    """1F1B; stage p computes the gradients of weights p micro-batches after those of inputs."""
 
     name = "zero-bubble"
 
     @override
     def order(self, stage: int, sizes: Parallelism, num_microbatches: int) -> list[StageWork]:
         order: list[StageWork] = []
-        owed: list[StageWork] = []
+        postponed: list[StageWork] = []
         for work in OneFOneB().order(stage, sizes, num_microbatches):
             if work.part is ComputeKind.FORWARD:
                 order.append(work)
                 continue
             order.append(work._replace(part=ComputeKind.BACKWARD_INPUT))
-            owed.append(work._replace(part=ComputeKind.BACKWARD_WEIGHT))
-            if len(owed) > stage:
-                order.append(owed.pop(0))
-        return order + owed
+            postponed.append(work._replace(part=ComputeKind.BACKWARD_WEIGHT))
+            if len(postponed) > stage:
+                order.append(postponed.pop(0))
+        return order + postponed
 
 
 SCHEDULES: dict[str, Schedule] = {

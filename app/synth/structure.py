@@ -1,4 +1,4 @@
-"""The operations of one replica in one step of a simulated job; equal in all replicas and steps."""
+"""The operations of a replica in a step of a simulated job, which are always the same."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from app.trace.window import Ints
 
 
 class ReplicaOp(NamedTuple):
-    """One operation; chunk and micro-batch are -1 where it has none."""
+    """One operation; -1 is no chunk or no micro-batch."""
 
     stage: int
     optype: str
@@ -24,7 +24,7 @@ class ReplicaOp(NamedTuple):
 
 @dataclass(frozen=True)
 class ReplicaStructure:
-    """Every stage's computations, in order, with their transfers and collectives."""
+    """The computations of all stages, in order, with their transfers and collectives."""
 
     parallelism: Parallelism
     num_microbatches: int
@@ -32,14 +32,14 @@ class ReplicaStructure:
 
     @property
     def num_ops(self) -> int:
-        """Operations of a replica in a step."""
+        """Number of operations of a replica in a step."""
         return len(self.ops)
 
     @cached_property
     def ops(self) -> list[ReplicaOp]:
-        """In the order in which windows are stored: stage, op type, seq_id."""
-        everything = [op for stage in range(len(self.orders)) for op in self._of_stage(stage)]
-        return sorted(everything, key=lambda op: (op.stage, OP_CODES[op.optype]))
+        """The operations in the order of stored windows: by stage, op type, seq_id."""
+        ops = [op for stage in range(len(self.orders)) for op in self._stage_ops(stage)]
+        return sorted(ops, key=lambda op: (op.stage, OP_CODES[op.optype]))
 
     @cached_property
     def row(self) -> dict[ReplicaOp, int]:
@@ -48,9 +48,9 @@ class ReplicaStructure:
 
     @cached_property
     def columns(self) -> dict[str, Ints]:
-        """{column: [ops]}: what operations are called in a trace."""
-        stage, optype = (np.array([op[i] for op in self.ops]) for i in (0, 1))
-        code = np.array([OP_CODES[name] for name in optype])
+        """Columns [ops] of a trace, by name."""
+        stage = np.array([op.stage for op in self.ops])
+        code = np.array([OP_CODES[op.optype] for op in self.ops])
         is_new = np.ones(self.num_ops, np.bool_)
         is_new[1:] = (np.diff(stage) != 0) | (np.diff(code) != 0)
         first = np.maximum.accumulate(np.where(is_new, np.arange(self.num_ops), 0))
@@ -63,11 +63,11 @@ class ReplicaStructure:
         }
 
     def sender_of(self, stage: int, work: StageWork) -> tuple[int, StageWork] | None:
-        """The stage that sends a computation's input, and its computation there."""
+        """The stage that sends a computation's input, and the computation there."""
         return self._neighbour(stage, work, -1)
 
     def receiver_of(self, stage: int, work: StageWork) -> tuple[int, StageWork] | None:
-        """The stage that receives a computation's output, and its computation there."""
+        """The stage that receives a computation's output, and the computation there."""
         return self._neighbour(stage, work, 1)
 
     def _neighbour(self, stage: int, work: StageWork, onward: int) -> tuple[int, StageWork] | None:
@@ -80,8 +80,8 @@ class ReplicaStructure:
             return None
         return peer, work if chunk == work.chunk else work._replace(chunk=chunk)
 
-    def _of_stage(self, stage: int) -> Iterator[ReplicaOp]:
-        """In the order in which each type begins."""
+    def _stage_ops(self, stage: int) -> Iterator[ReplicaOp]:
+        """The operations of a stage; those of one type in order."""
         for work in self.orders[stage]:
             yield ReplicaOp(stage, work.part.value, work.chunk, work.microbatch)
             if self.sender_of(stage, work):
@@ -99,7 +99,7 @@ class ReplicaStructure:
 
     @property
     def ends(self) -> list[int]:
-        """The first and the last stage, which share the embeddings' gradients; none if the same."""
+        """First and last stage, which exchange gradients of embeddings; none if there is one."""
         last = len(self.orders) - 1
         return [0, last] if last else []
 

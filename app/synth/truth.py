@@ -1,4 +1,4 @@
-"""The faults of a simulated job and their true costs, from simulating it without each fault."""
+"""The faults of a simulated job and their true costs, by simulations without one of them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
@@ -6,17 +6,16 @@ from typing import Any
 
 import numpy as np
 
-from app.synth.faults.fault import Fault
 from app.synth.job import SimulatedJob, StepProgress
 from app.trace.window import Floats, Ints
 
 
 @dataclass(frozen=True, slots=True)
 class FaultStepTimes:
-    """Recorded step times of a job, and of the same job without each of its faults.
+    """Recorded step times of a job with all of its faults, and without one of them.
 
-    Shapes: `with_all_s` [steps]; `without_s` has [steps] for each fault, or None for a fault that
-    slows nothing.
+    Shapes: `with_all_s` [steps]; `without_s` has one item [steps] per fault, None for faults that
+    slow nothing down.
     """
 
     with_all_s: Floats
@@ -26,9 +25,9 @@ class FaultStepTimes:
     def of(
         cls, job: SimulatedJob, steps: Sequence[int], progress: StepProgress = iter
     ) -> "FaultStepTimes":
-        """Simulate the job, and again without each fault, from the same seed.
+        """Simulate the job, and again without one fault after the other, with the same seed.
 
-        `progress` wraps the iteration over the steps of each simulation.
+        `progress` wraps the iteration over the steps of a simulation.
         """
         return cls(
             step_times(job, steps, progress),
@@ -39,11 +38,11 @@ class FaultStepTimes:
         )
 
     def costs(self, chosen: slice | Ints = slice(None)) -> list[float | None]:
-        """Fraction of the job's time that each fault costs over the steps at these positions.
+        """Fractions of the job's time that the faults cost, over the steps at these positions.
 
             cost = (T - T_without) / T
 
-        T is the mean step time. Overlapping effects count in full for each fault.
+        T is the mean step time. Overlapping effects count in full for every fault.
         """
         total_s = float(self.with_all_s[chosen].sum())
         return [
@@ -60,7 +59,7 @@ def without_fault(job: SimulatedJob, index: int) -> SimulatedJob:
 
 
 def step_times(job: SimulatedJob, steps: Sequence[int], progress: StepProgress = iter) -> Floats:
-    """[steps], recorded seconds of each step: latest end - earliest start, on the true clock."""
+    """[steps], recorded seconds: latest end - earliest start, by the true clock."""
     return np.concatenate(
         [
             block.end_s.max(axis=(0, 2)) - block.start_s.min(axis=(0, 2))
@@ -97,15 +96,14 @@ def _described(
         "fault": fault.name,
         "cause": fault.cause,
         "culprits": [culprit.as_json() for culprit in fault.culprits(job.world)],
-        "severity": severity_of(fault),
+        "severity": {
+            setting.name: getattr(fault, setting.name)
+            for setting in fields(fault)
+            if setting.name != "when"
+        },
         "first_step": fault.when.first_step,
         "last_step": fault.when.last_step,
         "cost": times.costs()[index],
         "cost_while_it_lasts": times.costs(lasts)[index] if lasts.size else None,
         "step_time_without_s": None if without_s is None else without_s.tolist(),
     }
-
-
-def severity_of(fault: Fault) -> dict[str, Any]:
-    """The fault's settings, by name."""
-    return {each.name: getattr(fault, each.name) for each in fields(fault) if each.name != "when"}

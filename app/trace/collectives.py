@@ -1,7 +1,7 @@
-"""Collectives and transfers between ranks, as each rank recorded its part of them.
+"""The table of collectives and transfers between ranks, with one row per participating rank.
 
-One table for every source: the client and torch.profiler.
-`app/engine/arrivals` reads it; docs/arrivals.md defines the figures.
+Recordings of the client and of torch.profiler have the same table. `app/engine/arrivals` analyses
+it; docs/arrivals.md defines the figures.
 """
 
 from collections.abc import Mapping
@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
-# Kinds of row that are one side of a point-to-point transfer. Only a receiver's stay is evidence
-# that its peer was late: a send may finish buffered.
+# Kinds of rows that are one side of a point-to-point transfer. Only a receiver that waits shows
+# that its peer was late: a send may end as soon as its data is in a buffer.
 RECEIVE = "recv"
 SEND = "send"
 
@@ -26,8 +26,8 @@ GroupAxis = Literal["dp", "tp", "cp", "ep", "pp", ""]
 class RankGroup:
     """Ranks that communicate with each other.
 
-    `name` is unique in a job; `axis` is "" where it is not known; `ranks` are global, ascending
-    (sender, receiver for a point-to-point pair).
+    `name` is unique in a job; an unknown `axis` is ""; `ranks` are global and ascending, but
+    (sender, receiver) for a point-to-point pair.
     """
 
     name: str
@@ -51,15 +51,14 @@ _COLUMNS = ("group", "kind", "step", "sequence", "rank", "start_s", "stay_s", "n
 
 @dataclass(frozen=True, slots=True)
 class Collectives:
-    """One row per rank and occurrence of a collective, or per receive; in any order.
+    """One row per rank and occurrence of a collective, or per transfer; in any order.
 
     Shapes: all columns [rows]. `group` indexes `groups`, `kind` indexes `kinds` (names such as
-    "all-reduce", or `RECEIVE` and `SEND`); `sequence` numbers the occurrences of a group and kind
-    within a step from 0, equal on all members; `rank` is global. `start_s` is by the rank's own
-    clock, NaN where the source has none, and in a window counts from what the starts of the
-    window's trace in the same step count from; `stay_s` is end - start. `num_bytes` is -1 where it
-    is not known. `is_continuous` says that the starts of a rank's successive steps count from one
-    origin, so that what lies between steps is known.
+    "all-reduce", or `RECEIVE` and `SEND`). `sequence` numbers the occurrences of a group and kind
+    within a step from 0, equally on all members. `rank` is global. `start_s` is by the rank's own
+    clock, NaN where the source has no clock; in a window it has the origin of the step's starts in
+    the window's trace. `stay_s` is end - start. An unknown `num_bytes` is -1. With `is_continuous`
+    the starts of a rank's successive steps have one origin, so the time between steps is known.
     """
 
     groups: tuple[RankGroup, ...]
@@ -82,9 +81,8 @@ class Collectives:
 
     def select(self, rows: NDArray[np.bool_] | Ints) -> "Collectives":
         """The table with only some of its rows."""
-        columns = {name: getattr(self, name)[rows] for name in _COLUMNS}
-        return replace(self, **columns)
+        return replace(self, **{name: getattr(self, name)[rows] for name in _COLUMNS})
 
     def place(self, rank: int) -> RankPlace:
-        """Position of a rank; only its number if nothing else is known."""
+        """Position of a rank; all parts but its number are None if it is unknown."""
         return self.places.get(rank, RankPlace(rank))

@@ -1,8 +1,11 @@
-"""Which steps did every worker report in full?
+"""Finds the steps that every worker recorded completely, and what is missing from the others.
 
-`tabulate` says which operations each worker reported in each step, `lost` which of them should be
-there and are not: those that at least half of the replicas of the same step have, those before one
-with a higher number, and everything on a worker that reported nothing.
+`tabulate` arranges a trace as a table: which operations each worker recorded in each step.
+`lost_operations` marks the gaps in this table. A worker has lost an operation of a step if
+
+- at least half of the dp ranks of its stage recorded the same operation in that step,
+- it recorded an operation of the same type with a higher `seq_id`, or
+- it recorded nothing at all in that step.
 """
 
 from collections.abc import Callable
@@ -18,47 +21,54 @@ from app.trace.job import Parallelism
 from app.trace.ops import BUILT_IN, FIRST_USER_CODE, NUM_CODES, OP_CODES, OpKind, OpSpec, OpTypes
 from app.trace.window import Integers, Ints, SkippedStep, Trace
 
-# A trace with so many empty cells has wrong ids, not lost rows.
+Flags = NDArray[np.bool_]
+
+# Limits on the size of the table: a trace of so few rows for so many cells has wrong ids (a dp
+# rank or seq_id of 10**6, say), and the table would not fit into memory. Small tables are exempt.
 _MAX_CELLS_PER_ROW = 64
 _ALWAYS_ALLOWED_CELLS = 1 << 22
+
+# The number of these operations in a step is its number of micro-batches (times model chunks).
+_COMPUTATIONS = [OP_CODES["forward-compute"], OP_CODES["backward-compute"]]
+_GC = OP_CODES["gc"]
 
 
 @dataclass(frozen=True, slots=True)
 class RecordTable:
-    """Whether each possible operation was recorded; annotations are left out.
+    """Which operations were recorded, for every step and worker. Annotations are left out.
 
-    `recorded` is [steps, dp ranks, stages, op types, seq ids], `steps` [steps] ascending, `codes`
-    [op types].
+    Shapes: `recorded` [steps, dp ranks, stages, op types, seq ids]; `steps` [steps], ascending;
+    `codes` [op types].
     """
 
-    recorded: NDArray[np.bool_]
+    recorded: Flags
     steps: Ints
     codes: Ints
     op_types: OpTypes
 
-    def types(self, holds: Callable[[OpSpec], bool]) -> NDArray[np.bool_]:
-        """[op types], whether a claim holds."""
-        return self.op_types.flags(holds)[self.codes]
-
-    @property
-    def kinds(self) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-        """The last two arguments of `lost_operations`."""
-        comes_and_goes = (self.codes == _GC) | (self.codes >= FIRST_USER_CODE)
-        return np.isin(self.codes, _COMPUTATIONS), comes_and_goes
+    def types(self, predicate: Callable[[OpSpec], bool]) -> Flags:
+        """[op types], whether the predicate is true of each type of the table."""
+        return self.op_types.flags(predicate)[self.codes]
 
 
 def tabulate(trace: Trace, parallelism: Parallelism, op_types: OpTypes) -> RecordTable:
     """The table of a trace whose dp ranks and stages are within the job's sizes.
 
     Raises:
-        InvalidTrace: rows are duplicated, or far too few for their numbers.
+        InvalidTrace: an operation was recorded twice, or the ids are far too large for the number
+            of rows.
     """
     steps, position = _step_positions(trace.step)
     codes, type_position = _type_positions(trace.optype)
     sizes = parallelism.dp_size, parallelism.pp_size, codes.size, int(trace.seq_id.max()) + 1
     shape = (steps.size, *sizes)
-    _refuse_sparse_table(trace, parallelism, shape)
-    # Half as wide is twice as fast, and rarely too narrow.
+    if prod(shape) > _MAX_CELLS_PER_ROW * trace.num_ops + _ALWAYS_ALLOWED_CELLS:
+        raise InvalidTrace(
+            f"columns dp_rank, stage and seq_id: {trace.num_ops:,} rows are too few for "
+            f"{steps.size:,} steps of {parallelism.num_workers:,} workers with seq_id up to "
+            f"{shape[-1] - 1:,}: all three count from 0 without gaps"
+        )
+    # 32-bit arithmetic takes half the time of 64-bit, and most tables are small enough for it.
     width: type[np.signedinteger[Any]] = np.int32 if prod(shape) < 2**31 else np.int64
     cell: NDArray[Any] = position.astype(width, copy=False)
     columns = trace.dp_rank, trace.stage, type_position, trace.seq_id
@@ -66,7 +76,7 @@ def tabulate(trace: Trace, parallelism: Parallelism, op_types: OpTypes) -> Recor
         cell *= size
         cell += column
     recorded = np.zeros(prod(shape), dtype=np.bool_)
-    recorded[cell.astype(np.intp)] = True  # which else takes as long once more
+    recorded[cell.astype(np.intp)] = True  # indexing with a narrower type takes twice as long
     if np.count_nonzero(recorded) != trace.num_ops:
         _refuse_duplicates(trace, op_types, cell)
     table = RecordTable(recorded.reshape(shape), steps, codes, op_types)
@@ -75,19 +85,19 @@ def tabulate(trace: Trace, parallelism: Parallelism, op_types: OpTypes) -> Recor
 
 
 def _step_positions(step: Integers) -> tuple[Ints, Integers]:
-    """The steps, ascending, and [rows] which of them a row belongs to."""
+    """The distinct steps, ascending, and [rows] the position of each row's step among them."""
     begins = np.flatnonzero(step[1:] != step[:-1]) + 1
     if begins.size > step.size // 8:
         steps, position = np.unique(step, return_inverse=True)
         return steps, position
-    # Rows of a step are mostly adjacent: only one row of each run is sorted.
+    # Rows of one step are mostly adjacent: it is faster to sort one row of each stretch.
     begins = np.concatenate(([0], begins))
     steps, position = np.unique(step[begins], return_inverse=True)
     return steps, np.repeat(position.astype(np.int32), np.diff(begins, append=step.size))
 
 
 def _type_positions(optype: NDArray[np.int16]) -> tuple[Ints, NDArray[np.int16]]:
-    """Codes of op types, and [rows] the position of each row's among them."""
+    """Codes of the op types, and [rows] the position of each row's code among them."""
     highest = int(optype.max())
     if highest < FIRST_USER_CODE:
         return np.arange(highest + 1), optype
@@ -97,88 +107,72 @@ def _type_positions(optype: NDArray[np.int16]) -> tuple[Ints, NDArray[np.int16]]
     return codes, position[optype]
 
 
-def _refuse_sparse_table(trace: Trace, parallelism: Parallelism, shape: tuple[int, ...]) -> None:
-    if prod(shape) > _MAX_CELLS_PER_ROW * trace.num_ops + _ALWAYS_ALLOWED_CELLS:
-        raise InvalidTrace(
-            f"columns dp_rank, stage and seq_id: {trace.num_ops:,} rows are too few for "
-            f"{shape[0]:,} steps of {parallelism.num_workers:,} workers with seq_id up to "
-            f"{shape[-1] - 1:,}: all three count from 0 without gaps"
-        )
-
-
 def _refuse_duplicates(trace: Trace, op_types: OpTypes, cell: Integers) -> None:
     order = np.argsort(cell, kind="stable")
-    again = order[1:][np.diff(cell[order]) == 0]
-    row = int(again.min())
+    duplicates = order[1:][np.diff(cell[order]) == 0]
+    row = int(duplicates.min())
     first = int(np.flatnonzero(cell == cell[row])[0])
     raise InvalidTrace(
         f"column seq_id: row {row} repeats row {first} "
         f"({op_types.name(trace.optype[row])} {trace.seq_id[row]} of dp_rank "
         f"{trace.dp_rank[row]}, stage {trace.stage[row]} in step {trace.step[row]}), "
-        f"{again.size:,} rows in all: keep one of each"
+        f"{duplicates.size:,} rows in all: keep one of each"
     )
 
 
-Flags = NDArray[np.bool_]
+def _has_no_losses(recorded: Flags) -> bool:
+    """Whether all dp ranks have the same operations in all steps, numbered without gaps.
 
-
-def is_nothing_lost(recorded: Flags) -> bool:
-    """Whether all replicas of all steps have the same operations."""
+    A fast test for the usual case: `lost_operations` would then mark nothing.
+    """
     first = recorded[0, 0]
     if not first.any(axis=(1, 2)).all() or numbering_gaps(first).any():
         return False
     return bool((recorded == first).all())
 
 
-def lost_operations(recorded: Flags, counted: Flags, comes_and_goes: Flags) -> Flags:
-    """The operations that a worker must have had, of the shape of `recorded`.
+def lost_operations(table: RecordTable) -> Flags:
+    """The operations that each worker has lost, of the shape of `table.recorded`.
 
-    These are the ones that at least half of the replicas of the same step have; those before one
-    with a higher number; and everything on a worker that reported nothing. A lone replica is
-    compared with the other steps of as many micro-batches instead.
-
-    Shapes: `recorded` [steps, dp ranks, stages, op types, seq ids]; [op types] each: `counted`
-    flags those whose number is that of the micro-batches, `comes_and_goes` those that a step may
-    have and the next one not.
+    The module's docstring says when an operation counts as lost.
     """
-    found = usual_operations(recorded, counted, comes_and_goes) & ~recorded
-    found |= numbering_gaps(recorded)
-    found[~recorded.any(axis=(3, 4))] = True
-    return found
+    recorded = table.recorded
+    lost = usual_operations(table, recorded) & ~recorded
+    lost |= numbering_gaps(recorded)
+    lost[~recorded.any(axis=(3, 4))] = True
+    return lost
 
 
-def usual_operations(recorded: Flags, counted: Flags, comes_and_goes: Flags) -> Flags:
-    """The operations that at least half of the replicas of the same step have.
+def usual_operations(table: RecordTable, recorded: Flags) -> Flags:
+    """The operations that at least half of the dp ranks recorded, for every step and stage.
 
-    Of a lone replica those of at least half of the steps with as many micro-batches. Arguments and
-    shapes are those of `lost_operations`; the dp axis of the result may be 1.
+    `recorded` is that of the table, or a part of it. A job with one dp rank has no peers: there,
+    those that at least half of the steps with the same number of micro-batches have, without types
+    that only some steps have. The dp axis of the result has size 1.
     """
     dp_size = recorded.shape[1]
     if dp_size > 1:
         return np.asarray(2 * np.count_nonzero(recorded, axis=1, keepdims=True) >= dp_size)
-    num_microbatches = recorded[:, :, :, counted].sum(axis=4).max(axis=(1, 2, 3), initial=0)
+    is_computation = np.isin(table.codes, _COMPUTATIONS)
+    num_microbatches = recorded[:, :, :, is_computation].sum(axis=4).max(axis=(1, 2, 3), initial=0)
     usual = np.empty_like(recorded)
     for number in np.unique(num_microbatches):
-        alike = num_microbatches == number
-        usual[alike] = recorded[alike].mean(axis=0) >= 0.5
-    usual[:, :, :, comes_and_goes] = False
+        same_number = num_microbatches == number
+        usual[same_number] = recorded[same_number].mean(axis=0) >= 0.5
+    is_in_some_steps = (table.codes == _GC) | (table.codes >= FIRST_USER_CODE)
+    usual[:, :, :, is_in_some_steps] = False
     return usual
 
 
 def numbering_gaps(recorded: Flags) -> Flags:
-    """The numbers that were left out: operations are numbered from 0 on each worker."""
-    has_later = np.logical_or.accumulate(recorded[..., ::-1], axis=-1)[..., ::-1]
-    return np.asarray(has_later & ~recorded)
-
-
-# Their highest number is that of the micro-batches of a step.
-_COMPUTATIONS = [OP_CODES["forward-compute"], OP_CODES["backward-compute"]]
-_GC = OP_CODES["gc"]
+    """Operations that were not recorded, while one of their type with a higher `seq_id` was."""
+    has_higher = np.logical_or.accumulate(recorded[..., ::-1], axis=-1)[..., ::-1]
+    return np.asarray(has_higher & ~recorded)
 
 
 @dataclass(frozen=True, slots=True)
 class Completeness:
-    """The steps that can be analysed, and the reasons for skipping the others."""
+    """The steps that can be analysed, and those that cannot, with the reason."""
 
     steps: tuple[int, ...]
     skipped: tuple[SkippedStep, ...]
@@ -187,36 +181,37 @@ class Completeness:
 def completeness(
     trace: Trace, parallelism: Parallelism, op_types: OpTypes = BUILT_IN
 ) -> Completeness:
-    """Look for lost operations and workers; `lost_operations` defines a loss.
+    """Divide the steps of a trace into complete ones and ones with lost operations.
 
-    An operation that all replicas of a step have, or none of them, is no loss: such a step has
-    another structure (docs/replay.md, section 7).
+    An operation that all dp ranks of a step have, or none of them, is not lost: such a step has a
+    structure of its own (docs/replay.md, section 7).
 
     Raises:
-        InvalidTrace: rows are duplicated, or the sizes are not those of the trace.
+        InvalidTrace: an operation was recorded twice, or the sizes are not those of the trace.
     """
     _refuse_other_sizes(trace, parallelism)
     table = tabulate(trace, parallelism, op_types)
-    if is_nothing_lost(table.recorded):
+    if _has_no_losses(table.recorded):
         return Completeness(tuple(table.steps.tolist()), ())
-    gone = lost_operations(table.recorded, *table.kinds)
-    is_incomplete = gone.any(axis=(1, 2, 3, 4))
-    ranks = parallelism.usual_ranks()  # where a worker reported nothing
+    lost = lost_operations(table)
+    is_incomplete = lost.any(axis=(1, 2, 3, 4))
+    ranks = parallelism.usual_ranks()  # for workers that recorded nothing
     ranks[trace.dp_rank, trace.stage] = trace.rank
-    skipped = [
-        _skipped(table, at, gone[at], ranks) for at in np.flatnonzero(is_incomplete).tolist()
-    ]
-    return Completeness(tuple(table.steps[~is_incomplete].tolist()), tuple(skipped))
+    positions = np.flatnonzero(is_incomplete).tolist()
+    return Completeness(
+        tuple(table.steps[~is_incomplete].tolist()),
+        tuple(_skipped(table, at, lost[at], ranks) for at in positions),
+    )
 
 
 def _refuse_other_sizes(trace: Trace, parallelism: Parallelism) -> None:
     for column, name in ((trace.dp_rank, "dp"), (trace.stage, "pp")):
-        size, found = getattr(parallelism, f"{name}_size"), int(column.max()) + 1
-        # Of the last dp ranks nothing may have been recorded at all.
-        if size < found or (size > found and (name == "pp" or 2 * found <= size)):
+        size, recorded = getattr(parallelism, f"{name}_size"), int(column.max()) + 1
+        # The last dp ranks, fewer than half of them, may have recorded nothing at all.
+        if size < recorded or (size > recorded and (name == "pp" or 2 * recorded <= size)):
             axis = "dp_rank" if name == "dp" else "stage"
             raise InvalidTrace(
-                f"{name}_size is {size}, but the trace's highest {axis} is {found - 1}: "
+                f"{name}_size is {size}, but the trace's highest {axis} is {recorded - 1}: "
                 "correct the meta file, or record all workers"
             )
     if trace.mc.max() >= parallelism.vpp_size:
@@ -226,22 +221,19 @@ def _refuse_other_sizes(trace: Trace, parallelism: Parallelism) -> None:
         )
 
 
-def _skipped(table: RecordTable, at: int, gone: Flags, ranks: NDArray[np.int64]) -> SkippedStep:
-    """The step at a position, in words; `gone` is [dp ranks, stages, op types, seq ids]."""
-    workers = np.argwhere(gone.any(axis=(2, 3)))
+def _skipped(table: RecordTable, at: int, lost: Flags, ranks: NDArray[np.int64]) -> SkippedStep:
+    """The step at a position, with the reason; `lost` [dp ranks, stages, op types, seq ids]."""
+    workers = np.argwhere(lost.any(axis=(2, 3)))
     dp_rank, stage = workers[0].tolist()
-    missing = ranks[workers[:, 0], workers[:, 1]].tolist()
-    said = "reported nothing"
+    incomplete_ranks = ranks[workers[:, 0], workers[:, 1]].tolist()
+    problem = "reported nothing"
     if table.recorded[at, dp_rank, stage].any():
-        said = f"lacks {_operations(table, gone[dp_rank, stage])}"
-    if len(missing) > 1:
-        said += f", and {len(missing) - 1:,} more workers lack operations"
-    reason = f"rank {missing[0]} (dp_rank {dp_rank}, stage {stage}) {said}"
-    return SkippedStep(int(table.steps[at]), reason, tuple(sorted(missing)))
-
-
-def _operations(table: RecordTable, gone: Flags) -> str:
-    lacking = np.argwhere(gone)
-    column, seq_id = lacking[0]
-    more = f" and {len(lacking) - 1:,} more operations" if len(lacking) > 1 else ""
-    return f"{table.op_types.name(table.codes[column])} {seq_id}{more}"
+        operations = np.argwhere(lost[dp_rank, stage])
+        type_at, seq_id = operations[0]
+        problem = f"lacks {table.op_types.name(table.codes[type_at])} {seq_id}"
+        if len(operations) > 1:
+            problem += f" and {len(operations) - 1:,} more operations"
+    if len(workers) > 1:
+        problem += f", and {len(workers) - 1:,} more workers lack operations"
+    reason = f"rank {incomplete_ranks[0]} (dp_rank {dp_rank}, stage {stage}) {problem}"
+    return SkippedStep(int(table.steps[at]), reason, tuple(sorted(incomplete_ranks)))

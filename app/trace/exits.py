@@ -1,12 +1,12 @@
-"""How the processes of a run ended, and what that says of the job: finished, crashed or preempted.
+"""Decides from the ends of a run's processes whether the job finished, crashed or was preempted.
 
-When one rank fails, its peers fail after it, or their launcher ends them. So the cause is the first
-failure that is not of a broken connection; without one, the rank that was killed, or lost, or the
-signal that came before all failures.
+When one rank fails, its peers fail after it, or the launcher ends them. So the cause of a crash is
+the first failure other than a broken connection; without one, the rank that was killed or lost; or
+the signal that came before all failures.
 
-Of some ranks it is known that they ended, but not how: they are judged by the others. Beside peers
-that finished they have, too; beside peers that failed or were asked to end after them, they were
-killed. Where nobody knows of any rank, a kill is likelier than an end by `os._exit`.
+Some ranks are known to have ended, but not how. If all other ranks finished, they finished as well.
+If others failed, or were asked to end after them, they were killed. If nothing is known of any
+rank, the job crashed, since a kill is likelier than an end by `os._exit`.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -24,8 +24,8 @@ EndedAs = Literal["finished", "crashed", "preempted"]
 
 Worker = tuple[int, int]  # dp_rank, stage
 
-# Of exceptions that a rank raises since another one has gone.
-_OF_PEERS = (
+# Words, in lower case, in the exceptions that a rank raises after the end of another one.
+_WORDS_OF_PEER_ERRORS = (
     *("nccl", "gloo", "closed by peer", "reset by peer", "connection refused", "broken pipe"),
     *("distbackenderror", "distnetworkerror", "diststoreerror", "processgroup", "tcpstore"),
     *("remote process exited", "collective operation timeout", "childfailederror"),
@@ -36,9 +36,9 @@ _OF_PEERS = (
 class RankExit:
     """How one rank's process ended; None is unknown.
 
-    `failed`: by an exception or a status; `terminated`: by a signal that asks to end; `killed`: by
-    another one; `ended`: without a word, and nobody knows how. `at_s` is the Unix time of that
-    report.
+    Outcomes: `failed` by an exception or an exit status; `terminated` by a signal that asks the
+    process to end; `killed` by another signal; `ended` in an unknown way. `at_s` is the Unix time
+    of the report.
     """
 
     rank: int
@@ -54,20 +54,20 @@ class RankExit:
 
     @property
     def worker(self) -> Worker:
-        """Its position in the job."""
+        """The rank's position in the job."""
         return self.dp_rank, self.stage
 
     @property
     def blames_peer(self) -> bool:
-        """Whether it failed since another rank had gone."""
+        """Whether the rank failed because another one had ended."""
         text = f"{self.error_type} {self.message}".lower()
-        return self.outcome == "failed" and any(each in text for each in _OF_PEERS)
+        return self.outcome == "failed" and any(word in text for word in _WORDS_OF_PEER_ERRORS)
 
 
 class EndCause(msgspec.Struct, frozen=True, kw_only=True):
-    """The rank that ended a job, as it is stored; None is unknown, as is a negative rank.
+    """The rank that ended a job, as the store has it; None and a negative rank are unknown.
 
-    `is_lost` as of `JobEnd`; `num_reported` ranks said how they ended.
+    `is_lost` as in `JobEnd`; `num_reported` is the number of ranks that reported their end.
     """
 
     rank: int
@@ -85,9 +85,9 @@ class EndCause(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class JobEnd:
-    """How a job ended and when; `cause` is the rank that did it, None where all went well.
+    """How and when a job ended; `cause` is the rank that ended it, None for a finished job.
 
-    `is_lost`: the cause itself reported nothing, so that its rank is not known for sure.
+    With `is_lost` the causing rank itself reported nothing, so it is inferred from the others.
     """
 
     ended_as: EndedAs
@@ -98,7 +98,7 @@ class JobEnd:
 
     @property
     def end_cause(self) -> EndCause | None:
-        """What is stored of the cause."""
+        """The cause, as it is stored."""
         if self.cause is None:
             return None
         cause = msgspec.convert(self.cause, EndCause, from_attributes=True)
@@ -113,54 +113,55 @@ def judge(
     is_quiet: bool,
     seen: Collection[tuple[Worker, str | None]] = (),
 ) -> JobEnd | None:
-    """How the job has ended by these reports; None while it may go on.
+    """How the job has ended by these reports; None while it may still run.
 
-    `is_quiet`: nothing more has come for a while. `seen` are workers that have sent data, with
-    their hosts: one of them that does not report was lost. So was the only one that does not,
-    where others have failed since a peer had gone.
+    `is_quiet`: no report has come for a while. `seen` are the workers that have sent data, with
+    their hosts: one of them without a report was lost. A single worker without a report was lost
+    as well if others failed because a peer had ended.
     """
-    workers = {each.worker for each in exits}
+    workers = {report.worker for report in exits}
     if not exits or not (is_quiet or len(workers) >= num_workers):
         return None
-    told = sorted(exits, key=_moment)
-    bad = [each for each in told if each.outcome not in ("finished", "ended")]
-    unclear = [each for each in told if each.outcome == "ended"]
-    if not bad and len(unclear) == len(told):
+    ordered = sorted(exits, key=_moment)
+    abnormal = [report for report in ordered if report.outcome not in ("finished", "ended")]
+    unclear = [report for report in ordered if report.outcome == "ended"]
+    if not abnormal and len(unclear) == len(ordered):
         return JobEnd("crashed", unclear[0].at_s, unclear[0], num_reported=len(exits))
-    if not bad:
-        return JobEnd("finished", max(each.at_s for each in exits))
-    own = [each for each in bad if each.outcome == "failed" and not each.blames_peer]
-    killed = [each for each in bad if each.outcome == "killed"]
-    if own or killed:
-        return JobEnd("crashed", bad[0].at_s, (own or killed)[0], num_reported=len(exits))
-    failed = [each for each in bad if each.outcome == "failed"]
-    if unclear and (failed or _moment(unclear[0]) < _moment(bad[0])):
-        began_s = min(unclear[0].at_s, bad[0].at_s)
+    if not abnormal:
+        return JobEnd("finished", ordered[-1].at_s)
+    first, began_s = abnormal[0], abnormal[0].at_s
+    failed = [report for report in abnormal if report.outcome == "failed"]
+    own_failures = [report for report in failed if not report.blames_peer]
+    killed = [report for report in abnormal if report.outcome == "killed"]
+    if own_failures or killed:
+        return JobEnd("crashed", began_s, (own_failures or killed)[0], num_reported=len(exits))
+    if unclear and (failed or _moment(unclear[0]) < _moment(first)):
+        began_s = min(unclear[0].at_s, began_s)
         return JobEnd("crashed", began_s, unclear[0], num_reported=len(exits))
     lost = sorted((worker, host or "") for worker, host in seen if worker not in workers)
     if not lost and failed and len(workers) == num_workers - 1:
-        everyone = {divmod(number, pp_size) for number in range(num_workers)}
-        lost = [(worker, "") for worker in everyone - workers]
+        all_workers = {divmod(number, pp_size) for number in range(num_workers)}
+        lost = [(worker, "") for worker in all_workers - workers]
     if lost:
         worker, host = lost[0]
-        gone = RankExit(-1, *worker, host or None, "killed", bad[0].at_s)
-        return JobEnd("crashed", bad[0].at_s, gone, is_lost=True, num_reported=len(exits))
-    if failed and bad[0].outcome == "failed":
-        return JobEnd("crashed", bad[0].at_s, failed[0], num_reported=len(exits))
-    # Ranks that were not asked to end yet fall over the first one that was.
-    return JobEnd("preempted", bad[0].at_s, bad[0], num_reported=len(bad) - len(failed))
+        cause = RankExit(-1, *worker, host or None, "killed", began_s)
+        return JobEnd("crashed", began_s, cause, is_lost=True, num_reported=len(exits))
+    if first.outcome == "failed":
+        return JobEnd("crashed", began_s, first, num_reported=len(exits))
+    # The first rank was asked to end; others failed because of it before they were asked.
+    return JobEnd("preempted", began_s, first, num_reported=len(abnormal) - len(failed))
 
 
-def _moment(each: RankExit) -> tuple[float, int]:
-    return each.at_s, each.rank
+def _moment(report: RankExit) -> tuple[float, int]:
+    return report.at_s, report.rank
 
 
-_MAX_WORDS = 160  # of an exception's message in a sentence
+_MAX_MESSAGE_CHARS = 160  # of an exception's message in a sentence
 
 
 def end_sentence(cause: EndCause) -> str:
-    """What ended a job; no full stop. Texts of the training are data."""
-    who = formatting.culprit_name(
+    """The sentence about the end of a job, without a full stop; texts of the job are isolated."""
+    culprit = formatting.culprit_name(
         host=cause.host or None,
         rank=None if cause.rank < 0 else cause.rank,
         dp_rank=cause.dp_rank,
@@ -169,7 +170,7 @@ def end_sentence(cause: EndCause) -> str:
     number = cause.signal
     match cause.outcome:
         case "failed":
-            return f"{who} {_failure(cause)}"
+            return f"{culprit} {_failure(cause)}"
         case "terminated":
             ranks = formatting.plural(cause.num_reported, "rank")
             how = "by hand" if number == Signals.SIGINT else (
@@ -177,27 +178,25 @@ def end_sentence(cause: EndCause) -> str:
             )  # fmt: skip
             return f"{ranks} got {_signal_name(number)}, {how}"
     if cause.is_lost:
-        return f"{who} was lost without a word, and the other ranks ended after it"
+        return f"{culprit} was lost without a word, and the other ranks ended after it"
     if number is None:
         return (
-            f"{who} ended without a word: killed, out of memory, by an error in native code, or by "
-            "os._exit"
+            f"{culprit} ended without a word: killed, out of memory, by an error in native code, "
+            "or by os._exit"
         )
     hint = " (perhaps out of memory)" if number == Signals.SIGKILL else ""
-    return f"{who} was killed by {_signal_name(number)}{hint}"
+    return f"{culprit} was killed by {_signal_name(number)}{hint}"
 
 
 def _failure(cause: EndCause) -> str:
-    kind, message = cause.error_type, _one_line(cause.message or "")
+    kind, message = cause.error_type, cause.message or ""
+    message = " ".join("".join(c if c.isprintable() else " " for c in message).split())
+    if len(message) > _MAX_MESSAGE_CHARS:
+        message = f"{message[: _MAX_MESSAGE_CHARS - 1]}\u2026"
     if kind is None and not message:
         return "failed" if cause.exit_code is None else f"exited with status {cause.exit_code}"
-    said = [formatting.bidi_isolated(text) for text in (kind, message) if text]
-    return f"{'raised' if kind else 'failed:'} {': '.join(said)}"
-
-
-def _one_line(text: str) -> str:
-    words = " ".join("".join(c if c.isprintable() else " " for c in text).split())
-    return words if len(words) <= _MAX_WORDS else f"{words[: _MAX_WORDS - 1]}\u2026"
+    texts = [formatting.bidi_isolated(text) for text in (kind, message) if text]
+    return f"{'raised' if kind else 'failed:'} {': '.join(texts)}"
 
 
 def _signal_name(number: int | None) -> str:
@@ -208,7 +207,7 @@ def _signal_name(number: int | None) -> str:
 
 
 def exits_of(rows: Iterable[Mapping[str, Any]]) -> list[RankExit]:
-    """From rows of the store."""
-    # Names of columns are texts of a class of their own, which msgspec refuses.
-    plain = ({str(name): value for name, value in row.items()} for row in rows)
-    return [msgspec.convert(row, RankExit) for row in plain]
+    """The reports in rows of the store."""
+    # SQLAlchemy's column names are of a subclass of str, which msgspec refuses.
+    plain = [{str(name): value for name, value in row.items()} for row in rows]
+    return msgspec.convert(plain, list[RankExit])

@@ -1,6 +1,6 @@
-"""A training job: its names and sizes, and where its hosts are.
+"""A training job: its name, its parallel sizes, and the placement of its hosts.
 
-Inside the service a job is called "project/job", in requests and answers only "job".
+The service's own name of a job is "project/job"; requests and answers only have "job".
 """
 
 import re
@@ -15,7 +15,7 @@ from app.errors import InvalidRequest
 from app.trace.ops import BUILT_IN, OpTypes
 
 DEFAULT_PROJECT = "default"
-# Of the jobs by which the service checks itself. No user's project can have this name.
+# The project of the jobs by which the service checks itself; no user's project can have this name.
 CANARY_PROJECT = "_canary"
 MAX_JOB_CHARS = 96
 MAX_PROJECT_CHARS = 31
@@ -32,13 +32,13 @@ def job_key(project: str, job: str) -> str:
 
 
 def project_of(key: str) -> str:
-    """Project of a job's key; the default one if the key names none."""
+    """Project of a job's key; the default project if the key has none."""
     project, slash, _ = key.partition("/")
     return project if slash else DEFAULT_PROJECT
 
 
 def job_of(key: str) -> str:
-    """A job's id as its own project knows it."""
+    """A job's name within its project."""
     return key.partition("/")[2] or key
 
 
@@ -48,12 +48,12 @@ def shard_of(key: str, num_shards: int) -> int:
 
 
 def is_job_name(text: str) -> bool:
-    """Whether it is a valid job name."""
+    """Whether a text is a valid job name."""
     return _JOB.fullmatch(text) is not None
 
 
 def is_project_name(text: str) -> bool:
-    """Whether it is a valid project name."""
+    """Whether a text is a valid project name."""
     return _PROJECT.fullmatch(text) is not None
 
 
@@ -67,7 +67,7 @@ class Placement(NamedTuple):
 UNKNOWN_PLACEMENT = Placement()
 
 
-# What the columns of a trace hold: with as many chunks, a chunk of the whole model has 31 bits.
+# Limits of a trace's columns. A chunk of the whole model is a stage times a chunk: 31 bits.
 MAX_STAGES = 2**15
 _MAX_RANKS = 2**31 - 1
 
@@ -118,11 +118,11 @@ class Parallelism:
         return self.dp_size * self.dsp_size > 1
 
     def usual_rank(self, dp_rank: int, stage: int) -> int:
-        """Global rank in Megatron's usual order (tp, dsp, dp, pp), for a worker without reports."""
+        """Lowest global rank of a worker in Megatron's usual order (tp, dsp, dp, pp)."""
         return (stage * self.dp_size + dp_rank) * self.tp_size * self.dsp_size
 
     def usual_ranks(self) -> NDArray[np.int64]:
-        """[dp ranks, stages], the same of every worker."""
+        """[dp ranks, stages], `usual_rank` of every worker."""
         worker = np.arange(self.num_workers).reshape(self.pp_size, self.dp_size).T
         return worker * (self.tp_size * self.dsp_size)
 

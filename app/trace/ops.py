@@ -1,12 +1,12 @@
-"""Operation types: one row each. To add a built-in one, add its row to `OP_SPECS`.
+"""Operation types. To add a built-in one, append its row to `OP_SPECS`.
 
-A job may bring types of its own, which its registration or meta file describes; `OpTypes` is the
-table of one job.
+A job may have types of its own, which its registration or meta file describes. `OpTypes` holds all
+types of one job.
 """
 
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from functools import cached_property
 from typing import TypeVar
@@ -29,10 +29,10 @@ class OpKind(Enum):
 
 
 class Axis(Enum):
-    """Whom an operation meets before its transfer can begin."""
+    """The peers that an operation waits for before its transfer can begin."""
 
     NONE = "none"
-    NEIGHBOUR = "neighbour"  # one op of the stage before or after
+    NEIGHBOUR = "neighbour"  # one op of the previous or next stage
     STAGES = "stages"  # the same op of other stages of the replica
     DP = "dp"  # the same op of every dp rank
     DP_AND_STAGES = "dp and stages"
@@ -51,9 +51,9 @@ class Direction(Enum):
 class OpSpec:
     """How one operation type is replayed (docs/replay.md, sections 1, 4 and 6).
 
-    Operations of one `stream` run one after the other on a worker, in recorded order; "" is none.
-    Of a job's own p2p types, the sending one names in `pairs_with` the one that receives, on the
-    stage `towards` steps further on.
+    Operations of one `stream` run one after the other on a worker, in recorded order; "" is no
+    stream. A job's own sending p2p type has the receiving type in `pairs_with`, which runs on the
+    stage `towards` stages further on.
     """
 
     name: str
@@ -66,7 +66,7 @@ class OpSpec:
 
     @property
     def idealised_by_mean(self) -> bool:
-        """Whether the ideal duration is the mean (computing); else outliers are cut."""
+        """Whether the ideal duration is the mean (computations), or one without outliers."""
         return self.kind is OpKind.COMPUTE
 
     @property
@@ -99,7 +99,7 @@ OP_SPECS: tuple[OpSpec, ...] = (
     # Zero-bubble schedules split the backward: only the first half is waited for by others.
     OpSpec("backward-input-compute", OpKind.COMPUTE, Axis.NONE, Direction.BACKWARD, COMPUTE_STREAM),
     OpSpec("backward-weight-compute", OpKind.COMPUTE, stream=COMPUTE_STREAM),
-    # In a computation, and taken out of it: its stream stood still for another stream or rank.
+    # Part of a computation in which its stream waited for another stream or rank.
     OpSpec("wait", OpKind.ANNOTATION),
 )
 
@@ -109,7 +109,7 @@ BACKWARD_WEIGHT = "backward-weight-compute"
 OP_NAMES: tuple[str, ...] = tuple(spec.name for spec in OP_SPECS)
 OP_CODES: dict[str, int] = {name: code for code, name in enumerate(OP_NAMES)}
 
-# Codes of a job's own types begin here, so that new built-in rows never move them.
+# The first code of a job's own types; room is left for new built-in types below it.
 FIRST_USER_CODE = 64
 MAX_USER_TYPES = 64
 NUM_CODES = FIRST_USER_CODE + MAX_USER_TYPES
@@ -123,31 +123,30 @@ class OpTypes:
 
     @cached_property
     def by_code(self) -> dict[int, OpSpec]:
-        """Every type under its code, ascending."""
+        """All types by code, ascending."""
         return dict(enumerate(OP_SPECS)) | dict(enumerate(self.user, FIRST_USER_CODE))
 
     @cached_property
     def codes(self) -> dict[str, int]:
-        """Every type's code by its name."""
+        """The code of every type, by name."""
         return {spec.name: code for code, spec in self.by_code.items()}
 
     def name(self, code: int) -> str:
         """The type's name."""
         return self.by_code[int(code)].name
 
-    def flags(self, holds: Callable[[OpSpec], bool]) -> NDArray[np.bool_]:
-        """[NUM_CODES], whether a claim holds for the type of each code; False where there is none.
+    def flags(self, predicate: Callable[[OpSpec], bool]) -> NDArray[np.bool_]:
+        """[NUM_CODES], whether the predicate is true of the type with this code; False without one.
 
         Index it with a column of codes.
         """
-        found = np.zeros(NUM_CODES, np.bool_)
-        for code, spec in self.by_code.items():
-            found[code] = holds(spec)
-        return found
+        flags = np.zeros(NUM_CODES, np.bool_)
+        flags[list(self.by_code)] = [predicate(spec) for spec in self.by_code.values()]
+        return flags
 
     @cached_property
     def is_receive(self) -> NDArray[np.bool_]:
-        """[NUM_CODES], whether operations of a type wait for what another stage sends."""
+        """[NUM_CODES], whether operations of this type receive data from another stage."""
         names = {"forward-recv", "backward-recv", *(spec.pairs_with for spec in self.user)}
         return self.flags(lambda spec: spec.kind is OpKind.P2P and spec.name in names)
 
@@ -157,16 +156,14 @@ BUILT_IN = OpTypes()
 
 TYPE_FIELDS = ("name", "kind", "axis", "stream", "pairs_with", "towards")
 KINDS_BY_NAME = {kind.value: kind for kind in OpKind if kind is not OpKind.ANNOTATION}
-# Tensor-parallel peers are recorded once, so one that meets only them meets nobody here.
+# One of several tensor-parallel peers records for all: an operation among them has no peers here.
 AXES_BY_NAME = {"none": Axis.NONE, "tp": Axis.NONE, "pp": Axis.STAGES, "dp": Axis.DP, "ep": Axis.EP}
 STAGES_TOWARDS = {"next": 1, "previous": -1}
 MAX_TYPE_NAME = 64
-# Results name a type by its own name, or by its group's, and what no type took "waiting";
-# questions have names for several types.
-_NAMES_OF_SEVERAL = ("compute", "pp-comm", "dp-comm", "comm", "waiting")
-TAKEN_NAMES = frozenset(name for spec in OP_SPECS for name in (spec.name, spec.group)) | {
-    *_NAMES_OF_SEVERAL
-}
+# Names that a job's own type cannot have: of built-in types and their groups; of sets of types in
+# what-if questions; and "waiting", which is the time of no type in results.
+_NAMES_OF_SETS = frozenset({"compute", "pp-comm", "dp-comm", "comm", "waiting"})
+TAKEN_NAMES = _NAMES_OF_SETS.union(*((spec.name, spec.group) for spec in OP_SPECS))
 
 T = TypeVar("T")
 
@@ -174,28 +171,33 @@ _TYPE_NAME = re.compile(rf"[a-z0-9][a-z0-9-]{{0,{MAX_TYPE_NAME - 1}}}")
 
 
 def parse_op_types(described: Sequence[object], *, taken: Collection[str] = TAKEN_NAMES) -> OpTypes:
-    """The built-in types and the described ones, which must have none of the `taken` names.
+    """The built-in types and the described ones; none of these may have one of the `taken` names.
 
     Raises:
         InvalidRequest: a description is wrong; the message names the type and the field.
     """
     if not described:
-        return BUILT_IN  # one object for all such jobs: it keeps its tables
+        return BUILT_IN  # one object for all such jobs, since it caches its tables
     if len(described) > MAX_USER_TYPES:
         raise InvalidRequest(
             f"op_types: {len(described)} are too many: a job has {MAX_USER_TYPES} of its own"
         )
     types = OpTypes(tuple(_spec(position, fields) for position, fields in enumerate(described)))
-    _check_names(types, taken)
+    known = set(taken)
     for spec in types.user:
-        _check_pair(spec, types)
+        if spec.name in known:
+            raise InvalidRequest(f"op_types: {spec.name} is known already: choose another name")
+        known.add(spec.name)
+    p2p_types = {spec.name: spec for spec in types.user if spec.kind is OpKind.P2P}
+    for spec in p2p_types.values():
+        _check_pair(spec, p2p_types)
     return types
 
 
 def parse_stored_op_types(described: Sequence[object]) -> OpTypes:
-    """The same for types that were accepted earlier.
+    """The types of descriptions that were accepted earlier, as `parse_op_types` reads them.
 
-    A built-in type of the same name that was added since does not get in their way.
+    They may have the name of a built-in type that was added since.
     """
     return parse_op_types(described, taken=())
 
@@ -205,25 +207,25 @@ def describe_op_types(types: OpTypes) -> list[dict[str, str]]:
     axes = {axis: name for name, axis in AXES_BY_NAME.items() if name != "tp"}
     axes[Axis.NEIGHBOUR] = "pp"
     towards = {steps: name for name, steps in STAGES_TOWARDS.items()}
-    found = []
+    descriptions = []
     for spec in types.user:
-        each = {"name": spec.name, "kind": spec.kind.value, "axis": axes[spec.axis]}
-        each["stream"] = spec.stream
+        description = {"name": spec.name, "kind": spec.kind.value, "axis": axes[spec.axis]}
+        description["stream"] = spec.stream
         if spec.pairs_with:
-            each |= {"pairs_with": spec.pairs_with, "towards": towards[spec.towards]}
-        found.append(each)
-    return found
+            description |= {"pairs_with": spec.pairs_with, "towards": towards[spec.towards]}
+        descriptions.append(description)
+    return descriptions
 
 
 @dataclass(frozen=True, slots=True)
 class _Description:
-    """The fields of one type as they were given, and where, for messages."""
+    """The fields of one described type, and its place in the request for messages."""
 
     where: str
     fields: Mapping[str, object]
 
     def name(self, field: str) -> str:
-        """The name in a field."""
+        """The type's or stream's name in a field."""
         value = self.fields.get(field)
         if not isinstance(value, str) or not _TYPE_NAME.fullmatch(value):
             raise InvalidRequest(
@@ -233,7 +235,7 @@ class _Description:
         return value
 
     def one_of(self, field: str, known: Mapping[str, T]) -> T:
-        """What the name in a field stands for."""
+        """The member of `known` that a field names."""
         value = self.fields.get(field)
         if not isinstance(value, str) or value not in known:
             raise InvalidRequest(
@@ -276,42 +278,32 @@ def _p2p(described: _Description, name: str, stream: str) -> OpSpec:
         raise InvalidRequest(f"{where}: kind p2p is between stages: set axis to pp")
     if stream == COMPUTE_STREAM:
         raise InvalidRequest(f"{where}: kind p2p has a stream of its own: name another stream")
-    if "pairs_with" not in fields:
-        if "towards" in fields:
-            raise InvalidRequest(
-                f"{where}: only the type that sends has towards: name the receiving one in "
-                "pairs_with, or leave it out"
-            )
-        return OpSpec(name, OpKind.P2P, Axis.NEIGHBOUR, stream=stream)
-    receiver = described.name("pairs_with")
-    towards = described.one_of("towards", STAGES_TOWARDS)
-    return OpSpec(
-        name, OpKind.P2P, Axis.NEIGHBOUR, stream=stream, pairs_with=receiver, towards=towards
-    )
+    spec = OpSpec(name, OpKind.P2P, Axis.NEIGHBOUR, stream=stream)
+    if "pairs_with" in fields:
+        receiver = described.name("pairs_with")
+        towards = described.one_of("towards", STAGES_TOWARDS)
+        return replace(spec, pairs_with=receiver, towards=towards)
+    if "towards" in fields:
+        raise InvalidRequest(
+            f"{where}: only the type that sends has towards: name the receiving one in "
+            "pairs_with, or leave it out"
+        )
+    return spec
 
 
-def _check_names(types: OpTypes, taken: Collection[str]) -> None:
-    seen = set(taken)
-    for spec in types.user:
-        if spec.name in seen:
-            raise InvalidRequest(f"op_types: {spec.name} is known already: choose another name")
-        seen.add(spec.name)
-
-
-def _check_pair(spec: OpSpec, types: OpTypes) -> None:
-    if spec.kind is not OpKind.P2P:
-        return
-    receivers = {each.name: each for each in types.user if each.kind is OpKind.P2P}
-    senders = [each.name for each in types.user if each.pairs_with == spec.name]
+def _check_pair(spec: OpSpec, p2p_types: Mapping[str, OpSpec]) -> None:
+    """Check that a sending type names a receiving one, and that a receiving one has one sender."""
     if spec.pairs_with:
-        there = receivers.get(spec.pairs_with)
-        if there is None or there.pairs_with or there is spec:
+        receiver = p2p_types.get(spec.pairs_with)
+        if receiver is None or receiver.pairs_with:
             raise InvalidRequest(
                 f"op_types: {spec.name} pairs with {spec.pairs_with}, which is no p2p type "
                 "without a pairs_with of its own: describe the type that receives"
             )
-    elif len(senders) != 1:
+        return
+    num_senders = sum(other.pairs_with == spec.name for other in p2p_types.values())
+    if num_senders != 1:
         raise InvalidRequest(
-            f"op_types: {spec.name} is received from {len(senders)} types: "
+            f"op_types: {spec.name} is received from {num_senders} types: "
             f"let one p2p type name it in pairs_with"
         )

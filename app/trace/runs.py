@@ -1,8 +1,8 @@
-"""Columns of many workers' steps, with what repeats held once.
+"""Compressed columns of the operations of many workers and steps.
 
-A run is the rows of one worker in one step, which follow on each other. Workers of one stage do the
-same in every step; only the times differ. So types and numbers of operations are held once for each
-shape, place and step once for each run, and both are expanded to columns where they are asked for.
+A run is the adjacent rows of one worker in one step. The workers of a stage have the same
+operations in every step, at other times. So the columns of types and numbers are held once per
+`OpShape`, those of worker and step once per run, and both are expanded to whole columns on demand.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -21,9 +21,9 @@ RUN_COLUMNS = ("step", "rank", "dp_rank", "stage")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class OpShape:
-    """What one worker does in a step, in canonical order: by type, then by seq_id.
+    """The operations of one worker in a step, sorted by type, then by seq_id.
 
-    Shapes: all [ops], as `TABLE_DTYPES`. It `has_twins` if two are of the same type and number.
+    Shapes: all [ops], as `TABLE_DTYPES`. With `has_twins`, two have the same type and seq_id.
     """
 
     optype: NDArray[np.int16]
@@ -40,10 +40,10 @@ class OpShape:
 
 @dataclass(frozen=True, eq=False)
 class WorkerRuns:
-    """Runs one after the other.
+    """Successive runs.
 
     Shapes: `step`, `rank`, `dp_rank`, `stage` [runs], as `TABLE_DTYPES`; `shape_at` [runs] indexes
-    `shapes`, of which no two are the same object.
+    `shapes`, which are different objects.
     """
 
     step: Ints
@@ -55,22 +55,24 @@ class WorkerRuns:
 
     @classmethod
     def of(cls, columns: Mapping[str, NDArray[Any]], shapes: Sequence[OpShape]) -> Self:
-        """Runs of these places, each with its shape; `columns` has a value for each run."""
-        numbers: dict[int, int] = {}  # by identity
-        shape_at = [numbers.setdefault(id(each), len(numbers)) for each in shapes]
-        by_number = {numbers[id(each)]: each for each in shapes}
+        """Runs from `columns` [runs] and the shape of every run."""
+        distinct = {id(shape): shape for shape in shapes}
+        position = {key: at for at, key in enumerate(distinct)}
         return cls(
             **{name: np.asarray(columns[name], TABLE_DTYPES[name]) for name in RUN_COLUMNS},
-            shape_at=np.array(shape_at, np.int64),
-            shapes=tuple(by_number[number] for number in range(len(by_number))),
+            shape_at=np.array([position[id(shape)] for shape in shapes], np.int64),
+            shapes=tuple(distinct.values()),
         )
 
     @cached_property
     def first_row(self) -> Ints:
         """[runs + 1], the first row of each run, then the number of rows."""
-        sizes = np.array([each.num_ops for each in self.shapes], np.int64)
-        of_runs = sizes[self.shape_at] if sizes.size else np.empty(0, np.int64)
-        return np.concatenate(([0], np.cumsum(of_runs)))
+        return np.concatenate(([0], np.cumsum(self._shape_sizes[self.shape_at])))
+
+    @property
+    def _shape_sizes(self) -> Ints:
+        """[shapes], number of operations."""
+        return np.array([shape.num_ops for shape in self.shapes], np.int64)
 
     @property
     def num_runs(self) -> int:
@@ -85,23 +87,23 @@ class WorkerRuns:
     def column(self, name: str) -> NDArray[Any]:
         """[rows], one of `RUN_COLUMNS` or `SHAPE_COLUMNS`."""
         if name in RUN_COLUMNS:
-            repeated: NDArray[Any] = np.repeat(getattr(self, name), np.diff(self.first_row))
-            return repeated
-        of_shapes = [getattr(each, name) for each in self.shapes]
-        parts = [of_shapes[at] for at in self.shape_at.tolist()]
+            values: NDArray[Any] = np.repeat(getattr(self, name), np.diff(self.first_row))
+            return values
+        by_shape = [getattr(shape, name) for shape in self.shapes]
+        parts = [by_shape[at] for at in self.shape_at.tolist()]
         return np.concatenate(parts) if parts else np.empty(0, TABLE_DTYPES[name])
 
     def at(self, name: str, rows: Ints) -> NDArray[Any]:
-        """The same of only some rows."""
+        """One column of only some rows."""
         run = np.searchsorted(self.first_row, rows, side="right") - 1
         if name in RUN_COLUMNS:
-            found: NDArray[Any] = getattr(self, name)[run]
-            return found
-        sizes = np.array([each.num_ops for each in self.shapes], np.int64)
-        joined = [np.empty(0, TABLE_DTYPES[name]), *(getattr(each, name) for each in self.shapes)]
-        since = (np.cumsum(sizes) - sizes)[self.shape_at[run]] - self.first_row[run]
-        of_rows: NDArray[Any] = np.concatenate(joined)[since + rows]
-        return of_rows
+            values: NDArray[Any] = getattr(self, name)[run]
+        else:
+            sizes = self._shape_sizes
+            by_shape = [np.empty(0, TABLE_DTYPES[name]), *(getattr(s, name) for s in self.shapes)]
+            offset = (np.cumsum(sizes) - sizes)[self.shape_at[run]] - self.first_row[run]
+            values = np.concatenate(by_shape)[offset + rows]
+        return values
 
     def columns_of(self, rows: NDArray[Any] | slice) -> dict[str, NDArray[Any]]:
         """All columns of the chosen rows."""
@@ -112,29 +114,27 @@ class WorkerRuns:
         return {name: self.at(name, rows) for name in (*RUN_COLUMNS, *SHAPE_COLUMNS)}
 
     def select(self, runs: slice | NDArray[np.bool_]) -> "WorkerRuns":
-        """Only these runs."""
-        of_runs = {name: getattr(self, name)[runs] for name in (*RUN_COLUMNS, "shape_at")}
-        return WorkerRuns(**of_runs, shapes=self.shapes)
+        """Only the chosen runs."""
+        columns = {name: getattr(self, name)[runs] for name in (*RUN_COLUMNS, "shape_at")}
+        return WorkerRuns(**columns, shapes=self.shapes)
 
     def rows_of_type(self, code: int) -> Ints:
         """Numbers of the rows of one operation type, ascending."""
-        places = [np.flatnonzero(each.optype == code) for each in self.shapes]
-        if not any(each.size for each in places):
+        by_shape = [np.flatnonzero(shape.optype == code) for shape in self.shapes]
+        if not any(positions.size for positions in by_shape):
             return np.empty(0, np.int64)
-        firsts, shapes = self.first_row.tolist(), self.shape_at.tolist()
-        return np.concatenate(
-            [first + places[at] for first, at in zip(firsts[:-1], shapes, strict=True)]
-        )
+        runs = zip(self.first_row[:-1].tolist(), self.shape_at.tolist(), strict=True)
+        return np.concatenate([first + by_shape[at] for first, at in runs])
 
     def rows_of_runs(self, runs: Ints) -> Ints:
-        """Numbers of the rows of these runs, in their order."""
+        """Numbers of the rows of the chosen runs, run by run."""
         first = self.first_row
-        stretches = [np.arange(first[run], first[run + 1]) for run in runs.tolist()]
-        return np.concatenate([np.empty(0, np.int64), *stretches])
+        rows = [np.arange(first[run], first[run + 1]) for run in runs.tolist()]
+        return np.concatenate([np.empty(0, np.int64), *rows])
 
 
 def joined_runs(parts: Sequence[WorkerRuns]) -> WorkerRuns:
-    """The runs of all, in their order; what has the same shape object shares it."""
+    """The runs of all parts, part by part; shapes that are the same object are held once."""
     shapes = [part.shapes[at] for part in parts for at in part.shape_at.tolist()]
     columns = {
         name: np.concatenate([getattr(part, name) for part in parts]) for name in RUN_COLUMNS
@@ -143,12 +143,12 @@ def joined_runs(parts: Sequence[WorkerRuns]) -> WorkerRuns:
 
 
 def expanded_column(name: str) -> Any:
-    """A property of what holds `runs`: one of their columns, made anew at each use."""
+    """A property for a class with `runs`: one of their columns, expanded at every use."""
     return property(lambda self: self.runs.column(name), doc=f"[ops], `{name}` of each row.")
 
 
 class RunTrace(Trace):
-    """A trace that holds its runs; each use of an expanded column makes it anew."""
+    """A trace of compressed columns; every use of an expanded column computes it again."""
 
     __slots__ = ("runs",)
     runs: WorkerRuns
@@ -178,22 +178,12 @@ class RunTrace(Trace):
         """The rows of these steps."""
         chosen = np.isin(self.runs.step, list(steps))
         rows = np.repeat(chosen, np.diff(self.runs.first_row))
-        optional = {name: values[rows] for name, values in self._optional().items()}
-        return RunTrace(
-            self.runs.select(chosen), self.start_s[rows], self.duration_s[rows], optional
-        )
+        optional = self._optional(rows)
+        return RunTrace(self.runs.select(chosen), optional=optional, **self._times(rows))
 
     def select(self, rows: NDArray[Any] | slice) -> Trace:  # type: ignore[override]
         """The chosen rows, as columns."""
-        optional: dict[str, NDArray[Any]] = {
-            name: values[rows] for name, values in self._optional().items()
-        }
-        return Trace(
-            **self.runs.columns_of(rows),
-            start_s=self.start_s[rows],
-            duration_s=self.duration_s[rows],
-            **optional,
-        )
+        return Trace(**self.runs.columns_of(rows), **self._times(rows), **self._optional(rows))
 
     def at(self, name: str, rows: Ints) -> NDArray[Any]:
         """One column of only some rows."""
@@ -205,6 +195,9 @@ class RunTrace(Trace):
         """Numbers of the rows of one operation type, ascending."""
         return self.runs.rows_of_type(code)
 
-    def _optional(self) -> dict[str, Ints]:
-        named = {name: getattr(self, name) for name in OPTIONAL}
-        return {name: values for name, values in named.items() if values is not None}
+    def _times(self, rows: NDArray[Any] | slice) -> dict[str, Any]:
+        return {"start_s": self.start_s[rows], "duration_s": self.duration_s[rows]}
+
+    def _optional(self, rows: NDArray[Any] | slice) -> dict[str, Any]:
+        columns = {name: getattr(self, name) for name in OPTIONAL}
+        return {name: values[rows] for name, values in columns.items() if values is not None}

@@ -27,21 +27,23 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class OpColumn:
-    """One column: how tables and traces hold it, and the wire; None where the wire has it not."""
+    """A column's type in tables and traces, and in batches; `wire` is None where these lack it."""
 
     name: str
     stored: type[np.generic]
     wire: str | None
-    is_optional: bool = False
 
 
-# Held as narrow as they can be: a large job's window has tens of millions of rows, and one type
-# for each column means one compiled kernel.
-# The optional ones: `tokens` and `seq_len_sq` (the sum of the squares of its sequences' lengths)
-# are of a micro-batch, `bytes` of a transfer, the others of the GPU when the operation ended:
-# `xid` is the number of the last error that its driver has logged since the step before.
-# `contains_waits` is 1 for a computation that may contain waits for other ranks which no `wait`
-# operation shows.
+# `tokens` and `seq_len_sq` (the sum of the squares of its sequences' lengths) belong to a
+# micro-batch, `bytes` to a transfer, the others to the GPU at the end of the operation: `xid` is
+# the number of the last error that its driver has logged since the step before. `contains_waits`
+# is 1 for a computation that may contain waits for other ranks without a `wait` operation.
+OPTIONAL = (
+    *("tokens", "seq_len_sq", "bytes", "sm_clock_mhz", "temperature_c", "power_w"),
+    *("xid", "contains_waits"),
+)
+# Types are as narrow as possible, since a large job's window has tens of millions of rows. Every
+# column has one type only, so that kernels are compiled once.
 OP_COLUMNS = (
     OpColumn("step", np.int64, "<i8"),
     OpColumn("rank", np.int32, None),
@@ -53,22 +55,15 @@ OP_COLUMNS = (
     OpColumn("mb_id", np.int32, "<i4"),
     OpColumn("start_ns", np.int64, "<i8"),
     OpColumn("duration_ns", np.int64, "<i8"),
-    *(
-        OpColumn(name, np.int64, "<i8", is_optional=True)
-        for name in (
-            *("tokens", "seq_len_sq", "bytes", "sm_clock_mhz", "temperature_c", "power_w"),
-            *("xid", "contains_waits"),
-        )
-    ),
+    *(OpColumn(name, np.int64, "<i8") for name in OPTIONAL),
 )
-OPTIONAL = tuple(column.name for column in OP_COLUMNS if column.is_optional)
 TABLE_DTYPES = {column.name: column.stored for column in OP_COLUMNS}
 # Without the optional columns; seconds in place of the clocks' nanoseconds.
 TRACE_DTYPES: dict[str, type[np.generic]] = {
     **{
-        column.name: column.stored
-        for column in OP_COLUMNS
-        if not column.is_optional and not column.name.endswith("_ns")
+        name: dtype
+        for name, dtype in TABLE_DTYPES.items()
+        if name not in OPTIONAL and not name.endswith("_ns")
     },
     "start_s": np.float64,
     "duration_s": np.float64,
@@ -82,11 +77,11 @@ _NAMES = tuple({**TABLE_DTYPES, **TRACE_DTYPES})
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class OpAttributes:
-    """What every form of operations has, as parallel columns: all [ops], not to be written.
+    """The columns of every table of operations: all [ops], read-only.
 
-    `optype` is a code of the job's `OpTypes`; `mc` is -1 where an operation has no model chunk,
-    `mb_id` -1 where it has no micro-batch. The `OPTIONAL` columns are -1 where an operation has no
-    value, None where no operation has.
+    `optype` is a code of the job's `OpTypes`; `mc` is -1 for an operation without a model chunk,
+    `mb_id` -1 for one without a micro-batch. In the `OPTIONAL` columns -1 is no value; a column
+    without any value is None.
     """
 
     step: Ints
@@ -109,7 +104,7 @@ class OpAttributes:
         return int(self.step.size)
 
     def columns(self) -> dict[str, NDArray[Any]]:
-        """The columns that are there, by name, in the order of `OP_COLUMNS`."""
+        """The columns that are not None, by name, in the order of `OP_COLUMNS`."""
         named = ((name, getattr(self, name, None)) for name in _NAMES)
         return {name: values for name, values in named if values is not None}
 
@@ -171,9 +166,9 @@ class Trace(OpAttributes):
         return self.select(np.isin(self.step, list(steps)))
 
     def at(self, name: str, rows: Ints) -> NDArray[Any]:
-        """One column of only some rows; of a `RunTrace` cheaper than the column."""
-        found: NDArray[Any] = getattr(self, name)[rows]
-        return found
+        """One column of only some rows; a `RunTrace` does not expand the whole column for it."""
+        values: NDArray[Any] = getattr(self, name)[rows]
+        return values
 
     def rows_of_type(self, code: int) -> Ints:
         """Numbers of the rows of one operation type, ascending."""
@@ -184,8 +179,8 @@ class Trace(OpAttributes):
 class SkippedStep:
     """A step that is not analysed, with the reason in words.
 
-    One of a `kind` is left out for what it is, by any worker: nothing that comes later
-    changes that.
+    A step of a `kind` is no training step, as a worker reported: operations that arrive later do
+    not change that.
     """
 
     step: int
@@ -204,10 +199,10 @@ WorkerPlace = tuple[int, int]  # dp rank, stage
 
 @dataclass(frozen=True, slots=True)
 class PartialSteps:
-    """What was recorded of skipped steps that lack operations; app.trace.imputation completes them.
+    """The recorded part of skipped steps with lost operations, for app.trace.imputation.
 
-    `steps` are among the window's `skipped`, ascending; `trace`, `origin_ns` [steps] and
-    `collectives` as a window has them, but the collectives are those of all of its steps.
+    `steps` are some of the window's `skipped`, ascending. `trace` and `origin_ns` [steps] are of
+    these steps, as in a window; `collectives` are of these and of the window's complete steps.
     """
 
     steps: tuple[SkippedStep, ...]
@@ -218,13 +213,13 @@ class PartialSteps:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Imputed:
-    """Operations of a window that were not recorded.
+    """The operations of a window that were imputed, since they were not recorded.
 
-    `absent` has the steps from which a worker is absent, so that all of its operations are imputed,
-    `ranks` the global ranks of these workers; `lone` [ops, 5] are the others: step, dp rank, stage,
-    op type code, seq_id. `ops_by_step` counts all of them. `lacking` are the completed steps as
-    they were. `clock_of` names for an absent worker the one by whose clock its times are, where its
-    own is not known.
+    `absent`: the steps of which a worker has no operation of its own, and `ranks`, the global ranks
+    of these workers. `lone` [ops, 5]: single operations of other workers, as step, dp rank, stage,
+    op type code and seq_id. `ops_by_step`: the number of imputed operations. `lacking`: the
+    completed steps as they were skipped. `clock_of`: for absent workers with an unknown clock, the
+    worker by whose clock their times are.
     """
 
     absent: Mapping[WorkerPlace, tuple[int, ...]]
@@ -239,37 +234,38 @@ class Imputed:
         """Number of imputed operations."""
         return sum(self.ops_by_step.values())
 
-    def ranks_in(self, step: int) -> list[int]:
+    def absent_ranks(self, step: int) -> tuple[int, ...]:
         """Global ranks, ascending, of the workers that are absent from a step."""
-        return sorted(self.ranks[worker] for worker, steps in self.absent.items() if step in steps)
+        absent = (self.ranks[worker] for worker, steps in self.absent.items() if step in steps)
+        return tuple(sorted(absent))
 
     def only(self, steps: Collection[int]) -> "Imputed":
         """The same for some of the steps."""
         absent = {
-            worker: tuple(step for step in of_worker if step in steps)
-            for worker, of_worker in self.absent.items()
+            worker: chosen
+            for worker, absent_steps in self.absent.items()
+            if (chosen := tuple(step for step in absent_steps if step in steps))
         }
         return replace(
             self,
-            absent={worker: of_worker for worker, of_worker in absent.items() if of_worker},
+            absent=absent,
             lone=self.lone[np.isin(self.lone[:, 0], list(steps))],
             ops_by_step={step: n for step, n in self.ops_by_step.items() if step in steps},
-            lacking=tuple(each for each in self.lacking if each.step in steps),
+            lacking=tuple(skip for skip in self.lacking if skip.step in steps),
         )
 
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """Successive complete steps of one epoch of a job, and what is known about the others.
+    """Successive complete steps of one epoch of a job, and the steps among them that were skipped.
 
     `id` is "{epoch}-{first step}". `steps` are ascending; every worker reported every op of each.
-    `hosts` names the host of each (dp rank, stage), as far as known, and `places` the (dp rank,
-    stage) of ranks in `missing`, where the recorder knows them. `origin_ns` [steps] is the absolute
-    time, by the workers' own clocks, from which the starts of each step's operations count; None
-    where times of different steps have nothing to do with each other. `collectives` are those that
-    members of tensor-, context- and expert-parallel groups recorded; None without such recordings.
-    `partial` are the rows of skipped steps that may be completed; after that, `imputed` says which
-    operations of `steps` were not recorded.
+    `hosts` maps (dp rank, stage) to the name of its host, `places` maps ranks in `missing` to their
+    (dp rank, stage), both as far as known. `origin_ns` [steps] is the absolute time, by the
+    workers' own clocks, from which the starts of a step's operations count; None where the times of
+    different steps are unrelated. `collectives` were recorded by the members of tensor-, context-
+    and expert-parallel groups; None without such recordings. `partial` are the rows of skipped
+    steps before imputation; after it, `imputed` are the operations of `steps` without a recording.
     """
 
     job: Job
@@ -293,7 +289,7 @@ class Window:
         return f"{self.epoch}-{self.first_step}"
 
     def only(self, steps: Collection[int]) -> "Window":
-        """The window with only these of its steps.
+        """The window with a part of its steps.
 
         Raises:
             InvalidRequest: a step was not recorded by every rank.
@@ -307,20 +303,17 @@ class Window:
                     f"which has {step_ranges(self.steps)}"
                 )
         chosen = tuple(sorted(set(steps)))
-        trace = self.trace.of_steps(chosen)
+        table = self.collectives
         origin_ns = self.origin_ns and tuple(
-            each for step, each in zip(self.steps, self.origin_ns, strict=True) if step in chosen
-        )
-        collectives = self.collectives and self.collectives.select(
-            np.isin(self.collectives.step, chosen)
+            ns for step, ns in zip(self.steps, self.origin_ns, strict=True) if step in chosen
         )
         return replace(
             self,
             steps=chosen,
-            trace=trace,
+            trace=self.trace.of_steps(chosen),
             skipped=(),
             origin_ns=origin_ns,
-            collectives=collectives,
+            collectives=table and table.select(np.isin(table.step, chosen)),
             partial=None,
             imputed=self.imputed and self.imputed.only(chosen),
         )
@@ -332,18 +325,16 @@ class Window:
 
     @property
     def missing_by_step(self) -> dict[int, tuple[int, ...]]:
-        """Global ranks that did not report a step, by step, as far as any is missing.
+        """For every step that some ranks did not report, these global ranks.
 
-        A rank that lost a lone operation of a completed step is not among them.
+        A rank that lost single operations of a completed step is not among them.
         """
-        found = {each.step: each.missing for each in self.skipped if each.missing}
+        missing = {skip.step: skip.missing for skip in self.skipped if skip.missing}
         if self.imputed is not None:
-            found |= {
-                each.step: tuple(ranks)
-                for each in self.imputed.lacking
-                if (ranks := self.imputed.ranks_in(each.step))
-            }
-        return found
+            for skip in self.imputed.lacking:
+                if ranks := self.imputed.absent_ranks(skip.step):
+                    missing[skip.step] = ranks
+        return missing
 
 
 def _as_column(name: str, values: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
@@ -353,52 +344,51 @@ def _as_column(name: str, values: NDArray[Any], dtype: np.dtype[Any]) -> NDArray
         limits = np.iinfo(dtype)
         if values.max() > limits.max or values.min() < limits.min:
             raise InvalidTrace(f"column {name} holds {values.max()}: at most {limits.max} is taken")
-    # Contiguous and writeable too: anything else would be compiled for once more.
+    # Kernels would be compiled again for arrays that are not contiguous or not writeable.
     return np.require(values, dtype, ["C", "A", "W"])
 
 
 def step_ranges(steps: tuple[int, ...]) -> str:
     """Ascending numbers as ranges: 3-7, 9."""
-    found: list[list[int]] = []
+    ranges: list[list[int]] = []
     for step in steps:
-        if found and step == found[-1][1] + 1:
-            found[-1][1] = step
+        if ranges and step == ranges[-1][1] + 1:
+            ranges[-1][1] = step
         else:
-            found.append([step, step])
-    shown = [f"{first}-{last}" if last > first else str(first) for first, last in found[:8]]
-    return ", ".join(shown) + (", ..." if len(found) > 8 else "")
+            ranges.append([step, step])
+    shown = [f"{first}-{last}" if last > first else str(first) for first, last in ranges[:8]]
+    return ", ".join(shown) + (", ..." if len(ranges) > 8 else "")
 
 
 _MAX_DIGITS = 18
 
 
-def parse_step_ranges(named: str, steps: Sequence[int]) -> tuple[int, ...]:
-    """The named ones, ascending; of a range those that are among `steps`, a single one anyway.
+def parse_step_ranges(text: str, steps: Sequence[int]) -> tuple[int, ...]:
+    """The steps in a text such as "3, 5-9", ascending.
+
+    A range stands for the members of `steps` within it; a single number need not be in `steps`.
 
     Raises:
-        InvalidRequest: the text names no step, or a range has none of `steps`.
+        InvalidRequest: a part is no number or range, or a range has none of `steps`.
     """
-    found: set[int] = set()
-    for part in named.split(","):
+    chosen: set[int] = set()
+    for part in text.split(","):
         low, high = _parse_range(part.strip())
         inside = {low} if low == high else {step for step in steps if low <= step <= high}
         if not inside:
             raise InvalidRequest(
                 f"there is no step from {low} to {high}: choose from {steps[0]} to {steps[-1]}"
             )
-        found |= inside
-    return tuple(sorted(found))
+        chosen |= inside
+    return tuple(sorted(chosen))
 
 
 def _parse_range(part: str) -> tuple[int, int]:
     first, dash, last = part.partition("-")
-    low, high = (_parse_step(text, part) for text in (first, last if dash else first))
+    ends = first, last if dash else first
+    if not all(end.isascii() and end.isdecimal() and len(end) <= _MAX_DIGITS for end in ends):
+        raise InvalidRequest(f"{part[:40]!r} names no step: write 3 or 5-9, with commas between")
+    low, high = map(int, ends)
     if low > high:
         raise InvalidRequest(f"steps {part} end before they begin: write {high}-{low}")
     return low, high
-
-
-def _parse_step(text: str, part: str) -> int:
-    if not (text.isascii() and text.isdecimal() and len(text) <= _MAX_DIGITS):
-        raise InvalidRequest(f"{part[:40]!r} names no step: write 3 or 5-9, with commas between")
-    return int(text)

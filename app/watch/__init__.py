@@ -1,6 +1,6 @@
-"""Who watches the watcher: tells people when consumers are dead or the canary is not found.
+"""Who watches the watcher: tells people when consumers are dead or the canary is missing.
 
-Runs in every API process. Read `service_watch.py` first: what is decided, and when people are told;
-`canary.py` is the job by which the service checks itself.
+Runs in every API process. Read `service_watch.py` first: when an outage begins and ends, and when
+people are told; `canary.py` is the job by which the service checks itself.
 Imported by: main.
 """

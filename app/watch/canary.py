@@ -1,11 +1,11 @@
 """The canary: a small job with a known straggler, pushed through the whole service every round.
 
 A round takes the way of any training: HTTP, the queue, a consumer, the diagnosis, the stored
-window, and HTTP again to read it. It is found if the result names the right cause and worker.
+window, and HTTP again to read it. It succeeds if the result names the right cause and worker.
 Rounds take turns over the shards, so that each part of the queue is tried; a shard where it is
-missing is tried again until it is found there. The jobs belong to a project of their own, which no
-token of a user reaches: no page, figure, alert or quota of users has them, and retention removes
-them after an hour.
+missing is tried again until a round succeeds there. The jobs belong to a project of their own,
+which no token of a user reaches: no page, figure, alert or quota of users has them, and retention
+removes them after an hour.
 """
 
 import secrets
@@ -50,7 +50,7 @@ _STOP_TAKES_S = 6.0
 
 
 class CanaryNotFound(Exception):
-    """The canary was not found; the message says how far it came."""
+    """No result names the canary's straggler; the message says how far the round came."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,16 +77,16 @@ class Canary:
         num_shards: int,
         is_migrated: Callable[[], bool],
         database_time: Callable[[Connection], float],
-        found_within_s: float = FOUND_WITHIN_S,
+        within_s: float = FOUND_WITHIN_S,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._store = store
         self._address = address
         self._every_s = every_s
-        self._jobs = _job_of_each_shard(num_shards)
+        self._jobs = _jobs_by_shard(num_shards)
         self._is_migrated = is_migrated
         self._database_time = database_time
-        self._found_within_s = found_within_s
+        self._within_s = within_s
         self._monotonic = monotonic
 
     def run(self, stop: threading.Event) -> None:
@@ -109,10 +109,10 @@ class Canary:
         number = self._claim()
         if number is None:
             return
-        began_s = self._monotonic()
+        began_s, num_shards = self._monotonic(), len(self._jobs)
         missing: str | None = None
         try:
-            self._search(self._jobs[number % len(self._jobs)], began_s, stop)
+            self._search(self._jobs[number % num_shards], began_s, stop)
         except CanaryNotFound as reason:
             missing = str(reason)
         except Refused as refusal:
@@ -126,12 +126,7 @@ class Canary:
         with self._store.write() as conn:
             now_s = self._database_time(conn)
             service_watches.finish_round(
-                conn,
-                number,
-                now_s=now_s,
-                took_s=took_s,
-                missing=missing,
-                num_shards=len(self._jobs),
+                conn, number, now_s=now_s, took_s=took_s, missing=missing, num_shards=num_shards
             )
             runs.add_to_total(conn, "canary_found" if missing is None else "canary_missed", 1)
         if missing is not None:
@@ -162,10 +157,10 @@ class Canary:
         )
         try:
             epoch = _push(transport, job_id)
-            until_s = began_s + self._found_within_s
+            until_s = began_s + self._within_s
             while (result := _result(transport, job_id, epoch)) is None:
                 if self._monotonic() > until_s:
-                    waited = formatting.duration(self._found_within_s)
+                    waited = formatting.duration(self._within_s)
                     raise CanaryNotFound(
                         f"its operations were accepted, but no window is stored after {waited}"
                     )
@@ -176,15 +171,15 @@ class Canary:
             transport.close()
 
 
-def _job_of_each_shard(num_shards: int) -> list[str]:
-    """One job for each shard, by its number."""
-    found: dict[int, str] = {}
+def _jobs_by_shard(num_shards: int) -> list[str]:
+    """Ids of jobs of which the n-th is on shard n."""
+    job_ids: dict[int, str] = {}
     number = 0
-    while len(found) < num_shards:
+    while len(job_ids) < num_shards:
         job_id = f"canary-{number}"
-        found.setdefault(shard_of(job_key(CANARY_PROJECT, job_id), num_shards), job_id)
+        job_ids.setdefault(shard_of(job_key(CANARY_PROJECT, job_id), num_shards), job_id)
         number += 1
-    return [found[shard] for shard in range(num_shards)]
+    return [job_ids[shard] for shard in range(num_shards)]
 
 
 def simulated_job() -> SimulatedJob:
@@ -233,7 +228,7 @@ def _ops(record: RecordedSteps, rows: slice, later_ns: int) -> list[Op]:
     return [
         (step, names.name(code), start_ns, duration_ns, seq_id, mc, mb_id, None)
         for step, code, start_ns, duration_ns, seq_id, mc, mb_id in zip(
-            *(each[rows].tolist() for each in columns), strict=True
+            *(column[rows].tolist() for column in columns), strict=True
         )
     ]
 
@@ -263,7 +258,7 @@ def _check(result: WindowResult) -> None:
     """Return if the result names the right cause and worker first.
 
     Raises:
-        CanaryNotFound: it does not; says what it names.
+        CanaryNotFound: it names others; the message says which.
     """
     if not result.findings:
         raise CanaryNotFound("its window is stored, but has no finding")

@@ -1,6 +1,5 @@
-"""What people are told of the service itself: that it does not work, that it does again."""
+"""Notices about the service itself: that a part of it does not work, and that it works again."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -8,12 +7,10 @@ from app import formatting
 from app.alerts.formats.registry import format_takes
 from app.alerts.notice import Notice, NoticeKind
 from app.alerts.receiver import Receiver
-from app.consumer.sender import write_message
 from app.store.alerting import receivers
 from app.store.alerting.service_watches import WatchName
 from app.store.as_of import AsOf
 from app.store.database import Connection
-from app.trace.job import DEFAULT_PROJECT
 
 # Messages that the API process sends by itself, since consumers may be dead.
 SERVICE_KINDS: frozenset[NoticeKind] = frozenset({"service-down", "service-up"})
@@ -21,7 +18,7 @@ _PAGE = "/status"
 
 
 class Words(NamedTuple):
-    """What is said of a part: the sentence of its news, and what to know besides."""
+    """Texts of a notice: its sentence, and a second one with details."""
 
     sentence: str
     sub: str
@@ -108,7 +105,7 @@ def backlog_gone(told_for_s: float) -> Words:
 
 
 def canary_missing(down_s: float, detail: str | None) -> Words:
-    """The canary was not found for `down_s`."""
+    """No round of the canary has succeeded for `down_s`."""
     return Words(
         f"The canary has not been found for {formatting.duration(down_s)}: a straggler may be "
         "missed, though consumers work.",
@@ -116,8 +113,8 @@ def canary_missing(down_s: float, detail: str | None) -> Words:
     )
 
 
-def canary_found(told_for_s: float) -> Words:
-    """The canary is found again, so long after the first notice of it."""
+def canary_back(told_for_s: float) -> Words:
+    """A round of the canary has succeeded again, so long after the first notice of it."""
     return Words(
         "The canary is found again: stragglers are recognised.",
         f"The outage was noticed {formatting.duration(told_for_s)} ago.",
@@ -130,20 +127,11 @@ ALL_WORKS = Words(
 )
 
 
-def put_in_outbox(
-    conn: Connection, news: ServiceNews, to: Sequence[Receiver], *, base_url: str | None
-) -> int:
-    """Add the news to the outbox for these receivers; returns the number of messages."""
-    notices = (news.notice(base_url, receiver.project or DEFAULT_PROJECT) for receiver in to)
-    results = [write_message(conn, *pair) for pair in zip(notices, to, strict=True)]
-    return results.count("written")
-
-
 def receivers_of(conn: Connection, kind: NoticeKind) -> list[Receiver]:
-    """Who is told of the service: all receivers, and of an outage also checks of healthchecks."""
+    """Receivers of such a notice: those of alerts, and of an outage also checks of healthchecks."""
     return [
-        each
-        for each in receivers.all_enabled(conn)
-        if format_takes(each.format, kind)
-        and (each.heartbeat_every_s is None or each.format == "healthchecks")
+        receiver
+        for receiver in receivers.all_enabled(conn)
+        if format_takes(receiver.format, kind)
+        and (receiver.heartbeat_every_s is None or receiver.format == "healthchecks")
     ]

@@ -22,7 +22,7 @@ from app.alerts.receiver import Receiver
 from app.api.http.request_log import RefusedJobs
 from app.api.service.service import Service
 from app.consumer.context import MAX_WITHOUT_PROGRESS_S, NotifyContext
-from app.consumer.sender import OutboxSender
+from app.consumer.sender import OutboxSender, write_message
 from app.errors import Unavailable
 from app.settings import Settings
 from app.store import as_of
@@ -30,6 +30,7 @@ from app.store.alerting import deliveries, outbox, receivers, service_watches
 from app.store.alerting.service_watches import Watch, WatchName
 from app.store.as_of import AsOf
 from app.store.database import Connection
+from app.trace.job import DEFAULT_PROJECT
 from app.watch import notices
 from app.watch.canary import Canary, CanaryAddress
 from app.watch.notices import SERVICE_KINDS, ServiceNews, Words
@@ -79,7 +80,7 @@ class ServiceWatch:
                 if self._is_migrated():
                     self.turn()
             except Unavailable as error:
-                # Without a database nobody can be told: the dead-man's switch is for that.
+                # Without a database no receiver can be told: the dead-man's switch is for that.
                 log.warning("service not watched", reason=str(error))
             except Exception:
                 log.exception("service not watched")
@@ -90,7 +91,7 @@ class ServiceWatch:
         self._sender.close()
 
     def turn(self) -> None:
-        """Look once: begin or end outages, write due heartbeats, send what is due.
+        """Check once: begin or end outages, write due heartbeats, send due messages.
 
         Raises:
             StoreUnavailable: the database does not answer.
@@ -108,8 +109,8 @@ class ServiceWatch:
                 service_watches.forget(conn, "canary")
         self._tell_of_consumers(works, now_s)
         self._tell_of_backlog(backlog, works, progress, now_s)
-        is_found = self._tell_of_canary(canary, works, now_s)
-        if is_found and self._turns_within(_HEARTBEATS_GO_ON_S, works, now_s):
+        canary_works = self._tell_of_canary(canary, works, now_s)
+        if canary_works and self._turns_within(_HEARTBEATS_GO_ON_S, works, now_s):
             self._write_heartbeats()
         self._sender.send_due()
 
@@ -120,39 +121,39 @@ class ServiceWatch:
     def _tell_of_consumers(self, works: Watch, now_s: float) -> None:
         limit_s, down_s = self._limits.consumers_dead_after_s, works.down_s(now_s)
         is_down = limit_s is not None and down_s >= limit_s
-        is_up = _is_turning(works, now_s, after_s=works.told_s or 0.0)
+        is_up = _is_turning(works, now_s, after_s=works.notified_s or 0.0)
         self._tell(
             "consumers", works, now_s, is_down=is_down, down=notices.consumers_down(down_s),
             is_up=is_up, up=notices.consumers_up,
         )  # fmt: skip
 
     def _tell_of_backlog(self, backlog: Watch, works: Watch, progress: AsOf, now_s: float) -> None:
-        """Tell that consumers work and are behind; where none works, that says it all."""
-        is_down = backlog.down_s(now_s) >= _BEHIND_TOLD_AFTER_S and works.told_s is None
-        is_up = (backlog.ok_s or 0.0) > (backlog.told_s or 0.0)
+        """Tell people that consumers work and are behind; not while they know that none works."""
+        is_down = backlog.down_s(now_s) >= _BEHIND_TOLD_AFTER_S and works.notified_s is None
+        is_up = (backlog.ok_s or 0.0) > (backlog.notified_s or 0.0)
         self._tell(
             "backlog", backlog, now_s, is_down=is_down,
             down=notices.backlog_behind(progress, now_s), is_up=is_up, up=notices.backlog_gone,
         )  # fmt: skip
 
     def _tell_of_canary(self, canary: Watch | None, works: Watch, now_s: float) -> bool:
-        """Tell of the canary, and whether it is not known to be missing."""
+        """Tell people of the canary; returns whether it is not known to be missing."""
         limit_s = self._limits.canary_missing_after_s
         if canary is None or limit_s is None:
             return True
         down_s = canary.down_s(now_s)
         is_missing = down_s >= limit_s
-        # Without a limit no notification about consumers is ever sent: this one says it all.
+        # Without a limit people are never told about dead consumers: this notice is the only one.
         consumers_work = self._limits.consumers_dead_after_s is None or self._turns_within(
             TURNED_WITHIN_S, works, now_s
         )
-        is_up = (canary.ok_s or 0.0) > (canary.told_s or 0.0)
+        is_up = (canary.ok_s or 0.0) > (canary.notified_s or 0.0)
         self._tell(
             "canary", canary, now_s, is_down=is_missing and consumers_work,
             down=notices.canary_missing(down_s, canary.detail), is_up=is_up,
-            up=notices.canary_found,
+            up=notices.canary_back,
         )  # fmt: skip
-        return not is_missing and canary.told_s is None
+        return not is_missing and canary.notified_s is None
 
     def _tell(
         self,
@@ -169,7 +170,7 @@ class ServiceWatch:
 
         `up` gives the words for so many seconds since people were told first.
         """
-        told_s = watch.told_s
+        told_s = watch.notified_s
         if told_s is None:
             if is_down:
                 self._begin(ServiceNews(part, "service-down", now_s, now_s, down), watch.detail)
@@ -186,7 +187,7 @@ class ServiceWatch:
         """
         limit_s = self._limits.consumers_dead_after_s
         within_s = seconds if limit_s is None else min(seconds, limit_s / 2)
-        return works.told_s is None and _is_turning(works, now_s, within_s=within_s)
+        return works.notified_s is None and _is_turning(works, now_s, within_s=within_s)
 
     def _due_repeat(self, part: WatchName, told_s: float, now_s: float) -> int:
         """The number of the repetition that is due, for receivers that forget; 0 if none is."""
@@ -195,8 +196,8 @@ class ServiceWatch:
 
     def _repeat(self, news: ServiceNews) -> None:
         with self._context.store.write() as conn:
-            told = notices.receivers_of(conn, news.kind)
-            to = [receiver for receiver in told if knows_each_alert(receiver.format)]
+            takers = notices.receivers_of(conn, news.kind)
+            to = [receiver for receiver in takers if knows_each_alert(receiver.format)]
             ids = [receiver.endpoint_id for receiver in to]
             outbox.drop_notice(conn, news.outage_id, now_s=news.at_s, endpoint_ids=ids)
             self._put(conn, news, to)
@@ -219,15 +220,20 @@ class ServiceWatch:
             outbox.drop_notice(conn, news.outage_id, now_s=news.at_s)
             tried = outbox.receivers_tried(conn, news.outage_id)
             if news.part == "consumers":
-                # No round could be found without them: its outage counts from now on.
+                # No round could succeed without them: its outage counts from now on.
                 service_watches.restart_outage_clock(conn, "canary", now_s=news.at_s)
-            told = [each for each in notices.receivers_of(conn, news.kind)
-                    if each.endpoint_id in tried]  # fmt: skip
-            number = self._put(conn, news, told)
+            to = [receiver for receiver in notices.receivers_of(conn, news.kind)
+                  if receiver.endpoint_id in tried]  # fmt: skip
+            number = self._put(conn, news, to)
         log.info("service works again", part=news.part, messages=number)
 
     def _put(self, conn: Connection, news: ServiceNews, to: Sequence[Receiver]) -> int:
-        return notices.put_in_outbox(conn, news, to, base_url=self._context.pages_url(conn))
+        """Add the news to the outbox for these receivers; returns the number of messages."""
+        base_url, number = self._context.pages_url(conn), 0
+        for receiver in to:
+            notice = news.notice(base_url, receiver.project or DEFAULT_PROJECT)
+            number += write_message(conn, notice, receiver) == "written"
+        return number
 
     def _write_heartbeats(self) -> None:
         with self._context.store.read() as conn:
@@ -236,7 +242,8 @@ class ServiceWatch:
                 return
         with self._context.store.write() as conn:
             due = receivers.claim_heartbeats(conn, now_s=now_s)
-            deliveries.forget_heartbeats(conn, [each.endpoint_id for each in due], now_s=now_s)
+            ids = [receiver.endpoint_id for receiver in due]
+            deliveries.forget_heartbeats(conn, ids, now_s=now_s)
             news = ServiceNews("consumers", "heartbeat", now_s, now_s, notices.ALL_WORKS)
             self._put(conn, news, due)
 

@@ -18,8 +18,9 @@ from app.diagnosis.job_history import History
 from app.engine.replays import prepare
 from app.engine.report import analyse_replay, report_result
 from app.errors import InvalidTrace
-from app.ingest.assembly.assembler import RunAssembler, WindowRevision, WindowRules
+from app.ingest.assembly.assembler import RunAssembler, WindowRules
 from app.ingest.assembly.window_codec import PackedWindow
+from app.ingest.assembly.windows import WindowRevision
 from app.ingest.batch import OpBatch
 from app.monitor import observe
 from app.result.window_result import WindowResult

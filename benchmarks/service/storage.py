@@ -33,7 +33,7 @@ from app.store import fleet, hosts, retention, runs, windows
 from app.store.database import Connection, Store, parse_url
 from app.store.retention import RetentionLimits
 from app.store.runs import Registration
-from app.store.shrinking.file_size import give_back_free_pages
+from app.store.shrinking.dead_rows import give_back_free_pages
 from app.store.shrinking.thinning import ThinningDays
 from app.store.windows import WindowRecord
 from app.synth.costs import OperationCosts

@@ -99,9 +99,5 @@ def write_table(path: Path, table: dict[str, Points], provenance: str) -> None:
         "# (own confidence, share right), ascending in both, by cause.",
         "CALIBRATION: dict[str, tuple[tuple[float, float], ...]] = {",
     ]
-    for cause, points in table.items():
-        if len(points) == 1:  # as the formatter has it
-            lines.append(f'    "{cause}": ({points[0]},),')
-            continue
-        lines += [f'    "{cause}": (', *(f"        {point}," for point in points), "    ),"]
+    lines += [f'    "{cause}": {points},' for cause, points in table.items()]
     path.write_text("\n".join([*lines, "}", ""]))

@@ -106,10 +106,7 @@ def _parser() -> argparse.ArgumentParser:
 def numbers_of(options: argparse.Namespace) -> list[JobNumber]:
     """The jobs to be judged."""
     seed = FINAL_SEED if options.final else options.seed
-    wanted = FINAL_JOBS
-    if not options.final:
-        total = sum(FINAL_JOBS.values())
-        wanted = {name: max(1, options.jobs * count // total) for name, count in FINAL_JOBS.items()}
+    wanted = FINAL_JOBS if options.final else shares_of(options.jobs)
     kinds = [kind for kind in options.kind or () if kind in KINDS]
     groups = [kind for kind in options.kind or () if kind not in KINDS]
     if unknown := [each for each in groups if each not in FINAL_JOBS]:
@@ -119,6 +116,12 @@ def numbers_of(options: argparse.Namespace) -> list[JobNumber]:
         found = [JobNumber(seed, "single", k, (kind,)) for kind in kinds for k in range(share)]
         return found + [job_number(seed, group, k) for group in groups for k in range(share)]
     return [job_number(seed, group, k) for group, count in wanted.items() for k in range(count)]
+
+
+def shares_of(jobs: int) -> dict[Group, int]:
+    """So many jobs divided among the groups as the final ones are, at least one each."""
+    total = sum(FINAL_JOBS.values())
+    return {name: max(1, jobs * count // total) for name, count in FINAL_JOBS.items()}
 
 
 def job_number(seed: int, group: Any, index: int) -> JobNumber:
@@ -184,9 +187,5 @@ def _findings(verdicts: Sequence[Verdict]) -> list[dict[str, str | float]]:
 
 def _show(verdict: Verdict) -> None:
     """One misjudged job on standard error."""
-    exact = verdict.are_culprits_exact is not False and verdict.is_onset_right is not False
-    far = any(abs(each) > 0.02 for each in verdict.cost_errors)
-    is_good = verdict.outcome == "right" and exact and not far and not verdict.false_beside
-    if is_good and verdict.both_named is not False:
-        return
-    print(json.dumps(asdict(verdict), indent=1), file=sys.stderr)
+    if not verdict.is_flawless:
+        print(json.dumps(asdict(verdict), indent=1), file=sys.stderr)

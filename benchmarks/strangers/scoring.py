@@ -15,6 +15,7 @@ COUNTED_COST = 0.05
 MAX_ONSET_STEPS = 2
 # An unexplained share of the loss counts as said where it is this part of the true cost.
 UNEXPLAINED_PART = 1 / 3
+MAX_COST_ERROR = 0.02
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +58,14 @@ class Verdict:
     abstentions: tuple[str, ...] = ()
     took_s: float = 0.0
     shape: Mapping[str, int | str] = field(default_factory=dict)
+
+    @property
+    def is_flawless(self) -> bool:
+        """Whether cause, culprits, onset and cost are right, and nothing else is named."""
+        is_exact = self.are_culprits_exact is not False and self.is_onset_right is not False
+        is_far = any(abs(error) > MAX_COST_ERROR for error in self.cost_errors)
+        is_right = self.outcome == "right" and self.both_named is not False
+        return is_right and is_exact and not is_far and not self.false_beside
 
 
 def judge(job: DrawnJob, result: WindowResult | None, took_s: float) -> Verdict:

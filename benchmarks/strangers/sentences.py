@@ -15,6 +15,7 @@ _NUMBER = r"\d[\d,]*(?:\.\d+)?"
 _COST = re.compile(rf"\bcosts? ({_NUMBER}) %(?: to ({_NUMBER}) %)?")
 _SINCE = re.compile(rf", (?:since|first in) step ({_NUMBER})")
 _FROM_TO = re.compile(rf", from step ({_NUMBER}) to step ({_NUMBER})")
+_OR_BEFORE = re.compile(rf", (?:since|from) step ({_NUMBER}) or before(?: to step ({_NUMBER}))?")
 _UNTIL = re.compile(rf", until step ({_NUMBER})")
 _IN_STEP = re.compile(rf"\bin step ({_NUMBER})")
 _IN_ALL = re.compile(rf"\bin all ({_NUMBER}) (?:recorded )?steps")
@@ -74,7 +75,7 @@ def _is_said(text: str, value: float, *, percent: bool = False) -> bool:
 
 
 def _cost(finding: Finding) -> Iterator[str]:
-    hidden = finding.evidence.get("cost_once_others_are_mended")
+    hidden = finding.evidence.get("cost_after_other_repairs")
     wanted = [finding.cost] if hidden is None else [hidden]
     if finding.cost_range is not None and hidden is None:
         wanted = list(finding.cost_range)
@@ -92,7 +93,13 @@ def _cost(finding: Finding) -> Iterator[str]:
 def _onset(finding: Finding) -> Iterator[str]:
     text = finding.sentence
     said: tuple[int | None, int | None] = (None, None)
-    if found := _FROM_TO.search(text):
+    if before := _OR_BEFORE.search(text):
+        said = (None, int(_number(before[2])) if before[2] else None)
+        if finding.onset_by_step is None or int(_number(before[1])) != finding.onset_by_step:
+            yield f"it is seen from {finding.onset_by_step} on, and the sentence says {before[1]}"
+    elif finding.onset_by_step is not None:
+        yield f"it is seen from step {finding.onset_by_step} on, and the sentence does not say it"
+    elif found := _FROM_TO.search(text):
         said = (int(_number(found[1])), int(_number(found[2])))
     elif found := _SINCE.search(text):
         said = (int(_number(found[1])), None)

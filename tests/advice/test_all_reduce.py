@@ -5,11 +5,7 @@ from app.advice.all_reduce import (
     Measured,
     Network,
     Terms,
-    break_even_delay_s,
     fit_network,
-    reduce_scatter_s,
-    ring_s,
-    straggl_ar_s,
     straggl_ar_terms,
 )
 from app.errors import InvalidRequest
@@ -17,57 +13,60 @@ from app.errors import InvalidRequest
 GIB = float(1 << 30)
 # The paper's network: 3 us, 450 GiB/s.
 NVLINK = Network(3e-6, 1 / (450 * GIB))
+NO_DELAY = np.zeros(1)
 
 
 def test_a_ring_passes_a_piece_on_in_each_of_its_rounds():
     # 5 ranks: 4 rounds of 3 s + 100 bytes x 0.25 s scatter, as many gather.
     slow = Network(3.0, 0.25)
-    assert reduce_scatter_s(5, 500.0, slow) == pytest.approx(4 * 28.0)
-    assert ring_s(5, 500.0, slow) == pytest.approx(8 * 28.0)
+    assert slow.reduce_scatter_s(5, 500.0) == pytest.approx(4 * 28.0)
+    assert slow.ring_s(5, 500.0) == pytest.approx(8 * 28.0)
 
 
 def test_one_rank_sends_nothing():
-    for cost_s in (ring_s, reduce_scatter_s, straggl_ar_s):
-        assert cost_s(1, GIB, NVLINK) == 0
+    for cost_s in (NVLINK.ring_s, NVLINK.reduce_scatter_s):
+        assert cost_s(1, GIB) == 0
+    assert NVLINK.straggl_ar_s(1, GIB, NO_DELAY) == 0
     with pytest.raises(InvalidRequest, match="at least 2"):
-        break_even_delay_s(1, GIB, NVLINK)
+        NVLINK.break_even_delay_s(1, GIB)
 
 
 def test_published_figures_of_straggl_ar():
     """Ratio of the ring's time to StragglAR's after the last arrival: 1.363, or 26.6 % less."""
     assert straggl_ar_terms(8) == Terms(9, 9 / 7)
-    ratio = ring_s(8, GIB, NVLINK) / straggl_ar_s(8, GIB, NVLINK)
+    ratio = NVLINK.ring_s(8, GIB) / NVLINK.cost_s(straggl_ar_terms(8), GIB)
     assert ratio == pytest.approx(1.363, abs=0.0005)
     assert 1 - 1 / ratio == pytest.approx(0.266, abs=0.0005)
-    assert break_even_delay_s(8, GIB, NVLINK) == pytest.approx(0.876e-3, abs=0.5e-6)
+    assert NVLINK.break_even_delay_s(8, GIB) == pytest.approx(0.876e-3, abs=0.5e-6)
 
 
 @pytest.mark.parametrize("num_ranks", [4, 8, 64, 1024])
 def test_straggl_ar_is_as_fast_as_a_ring_at_the_break_even_delay(num_ranks):
-    delay_s = break_even_delay_s(num_ranks, GIB, NVLINK)
+    delay_s = NVLINK.break_even_delay_s(num_ranks, GIB)
     assert delay_s is not None
-    usual_s = ring_s(num_ranks, GIB, NVLINK)
-    assert straggl_ar_s(num_ranks, GIB, NVLINK, delay_s) == pytest.approx(usual_s)
-    assert straggl_ar_s(num_ranks, GIB, NVLINK, 1.01 * delay_s) < usual_s
-    assert straggl_ar_s(num_ranks, GIB, NVLINK, 0.99 * delay_s) > usual_s
+    usual_s = NVLINK.ring_s(num_ranks, GIB)
+    delays_s = np.array([delay_s, 1.01 * delay_s, 0.99 * delay_s, -1.0, 0.0])
+    even_s, late_s, soon_s, early_s, in_time_s = NVLINK.straggl_ar_s(num_ranks, GIB, delays_s)
+    assert even_s == pytest.approx(usual_s)
+    assert late_s < usual_s < soon_s
     # Early is no better than in time: the others have to finish first.
-    assert straggl_ar_s(num_ranks, GIB, NVLINK, -1.0) == straggl_ar_s(num_ranks, GIB, NVLINK, 0.0)
+    assert early_s == in_time_s
 
 
 def test_two_ranks_have_nothing_to_gain():
-    assert break_even_delay_s(2, GIB, Network(0.0, 1e-9)) is None
+    assert Network(0.0, 1e-9).break_even_delay_s(2, GIB) is None
 
 
 @pytest.mark.parametrize("num_ranks", [3, 6, 12, 100])
 def test_other_numbers_of_ranks_say_what_they_need(num_ranks):
     with pytest.raises(InvalidRequest, match="rounds that its schedule synthesizer finds"):
-        straggl_ar_s(num_ranks, GIB, NVLINK)
+        NVLINK.straggl_ar_s(num_ranks, GIB, NO_DELAY)
 
 
 def measured(network: Network, sizes: list[float], noise: float = 0.0) -> list[Measured]:
     rng = np.random.default_rng(3)
     return [
-        Measured(n, size, ring_s(n, size, network) * float(np.exp(noise * rng.normal())))
+        Measured(n, size, network.ring_s(n, size) * float(np.exp(noise * rng.normal())))
         for n in (4, 8)
         for size in sizes
     ]
@@ -91,7 +90,7 @@ def test_fit_finds_the_network_that_made_the_times():
 def test_fit_of_one_size_takes_no_latency():
     found = fitted([Measured(8, GIB, 2e-3)] * 3)
     assert found.alpha_s == 0
-    assert ring_s(8, GIB, found) == pytest.approx(2e-3)
+    assert found.ring_s(8, GIB) == pytest.approx(2e-3)
 
 
 def test_fit_is_never_negative():

@@ -22,7 +22,7 @@ from app.advice.removed_causes import planned_gc, repair_link
 from app.advice.replace_worker import replace_worker
 from app.advice.resplit_stages import resplit_stages
 from app.advice.seen import seen_in
-from app.advice.signs import FollowedWindow, work_imbalance
+from app.advice.signs import FollowedWindow
 from app.synth.costs import OperationCosts
 from app.synth.faults.interruptions import GcPauses, PlannedGc
 from app.synth.faults.sequence_imbalance import SequenceImbalance
@@ -413,8 +413,8 @@ def test_sequences_dealt_out_evenly_are_noticed_by_the_work_of_the_ranks(balanci
 
 def test_slow_rank_does_not_make_the_work_uneven():
     slow = replace(HEALTHY, faults=(SlowWorker(2, 1, 3.0),))
-    assert work_imbalance(window_at(slow, 0).work_s) < 1.02
-    assert work_imbalance(window_at(UNEVEN, 0).work_s) > 1.1
+    assert window_at(slow, 0).imbalance < 1.02
+    assert window_at(UNEVEN, 0).imbalance > 1.1
 
 
 # Schedules.

@@ -8,7 +8,7 @@ from app.advice.facts import Facts
 from app.advice.fix import Fix
 from app.advice.pack_sequences import LENGTHS_NEEDED, MEMORY_NEEDED, _Packing, pack_sequences
 from app.advice.sequences.balance import longest_first, random_order
-from app.advice.sequences.packing import OutlierPacker, Workload, flat, loader_batches
+from app.advice.sequences.packing import OutlierPacker, Workload, loader_batches
 from app.synth.faults.fault import Fault, affected_steps
 from app.synth.faults.sequence_imbalance import DocumentLengths, SequenceImbalance
 from app.synth.job import SimulatedJob
@@ -31,7 +31,7 @@ def documents():
     """Documents of the job's data set: as its loader cuts them, but others than the job had."""
     rng = np.random.default_rng(7)
     source = iter(LENGTHS.documents(200_000, rng).tolist())
-    batches = flat(loader_batches(source, 100, DP * NUM_MICROBATCHES, WINDOW))
+    batches = loader_batches(source, 100, DP * NUM_MICROBATCHES, WINDOW)
     return [each.tokens for batch in batches for each in batch]
 
 
@@ -64,7 +64,7 @@ def really_packed(thresholds):
     packer = OutlierPacker(workload, DP * NUM_MICROBATCHES, LIMIT, thresholds)
     source = iter(LENGTHS.documents(200_000, np.random.default_rng(8)).tolist())
     steps: list[tuple[tuple[float, ...], ...]] = []
-    for batch in flat(loader_batches(source, 3 * NUM_STEPS, DP * NUM_MICROBATCHES, WINDOW)):
+    for batch in loader_batches(source, 3 * NUM_STEPS, DP * NUM_MICROBATCHES, WINDOW):
         costs = np.array([[workload.of_all(each)] for each in packer.pack(batch)])
         order = random_order(longest_first(costs, DP), DP, np.random.default_rng(len(steps)))
         steps.append(tuple(map(tuple, costs[order[:, :, 0], 0])))

@@ -3,7 +3,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from app.advice.all_reduce import Network, break_even_delay_s
+from app.advice.all_reduce import Network
 from app.advice.fix import AdviceCase
 from app.advice.replace_worker import replace_worker
 from app.advice.straggl_ar import arrivals_s, delays_s, gradient_all_reduces, last_ranks, straggl_ar
@@ -55,7 +55,7 @@ def test_prediction_is_what_the_job_takes_with_straggl_ar(dp, pp):
 
 def test_delay_that_nearly_pays_is_not_paid_for():
     reason = refusal_of(straggl_ar(ddp_case(slowdown=1.02, noise=0.002))).reason
-    limit_s = break_even_delay_s(8, GIB, Network(0.0, NETWORK.beta_s_per_byte))
+    limit_s = Network(0.0, NETWORK.beta_s_per_byte).break_even_delay_s(8, GIB)
     assert limit_s is not None
     assert "dp 2 is 9.27 ms behind the others" in reason
     assert reason.endswith(f"pays from {1e3 * limit_s:.0f} ms")

@@ -3,7 +3,6 @@
 from typing import Any
 
 from app.alerts.alert import AlertState
-from app.alerts.notice import Message
 from app.store import shards
 from app.store.alerting import alerts, outbox, receivers
 from app.trace.job import job_key
@@ -52,15 +51,14 @@ def send(api: Api, endpoint_id: str = "ep_1", job: str | None = "job-a", **given
         "notice_id": f"notice-{job}-{len(given)}",
         "rule": "slowdown",
         "kind": "firing",
-        "message": Message("{}"),
         "fingerprints": ["0123456789abcdef"],
         "now_s": NOW_S,
         "job_id": None if job is None else job_key("default", job),
     }
     with api.store.write() as conn:
-        delivery_id = outbox.add(conn, endpoint_id=endpoint_id, **values | given)
+        delivery_id = factories.add_message(conn, endpoint_id, **values | given)
     assert delivery_id is not None
-    return delivery_id
+    return str(delivery_id)
 
 
 def attempt(

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from app.cli import app
 from app.ingest.batch import OpBatch
 from app.ingest.wire import codec
-from app.store import shards, tokens
+from app.store import runs, tokens
 from app.store.database import Store
 from app.synth.record import RecordedSteps
 from app.trace.job import Parallelism
@@ -163,24 +163,11 @@ def _fall_silent(store: Store) -> None:
     since_s = time.time() - _SILENT_FOR_S
     sizes = Parallelism(4, 2, tp_size=8)
     with store.write() as conn:
-        shards.save_silent_ranks(
-            conn,
-            "default/stalled",
-            1,
-            silent_ranks=[],
-            silent_workers=[],
-            silent_since_s=None,
-            stalled_since_s=since_s,
-        )
-        shards.save_silent_ranks(
-            conn,
-            "default/silent",
-            1,
-            silent_ranks=[sizes.usual_rank(1, 1)],
-            silent_workers=[1 * sizes.pp_size + 1],
-            silent_since_s=since_s,
-            stalled_since_s=None,
-        )
+        stalled = runs.SilentRanks(stalled_since_s=since_s)
+        runs.save_silent_ranks(conn, "default/stalled", 1, stalled)
+        rank, worker = sizes.usual_rank(1, 1), 1 * sizes.pp_size + 1
+        silent = runs.SilentRanks((rank,), (worker,), since_s)
+        runs.save_silent_ranks(conn, "default/silent", 1, silent)
 
 
 def _new_project(store: Store) -> str:

@@ -10,7 +10,7 @@ from app import formatting
 
 _DIAGNOSIS = Path(app.diagnosis.__file__).parent
 # Functions whose dictionaries become evidence; a call's keyword `evidence` does, too.
-_MAKERS = {"_evidence", "_seconds", "_places", "device_figures", "workers_evidence"}
+_MAKERS = {"_evidence", "_places", "device_figures", "workers_evidence"}
 
 
 def keys_in(node):

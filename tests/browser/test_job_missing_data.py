@@ -12,7 +12,7 @@ import pytest
 from sqlalchemy import update
 
 from app.ingest.wire import codec
-from app.store import shards
+from app.store import runs
 from app.store.database import Store
 from app.store.tables import shards as table_of_shards
 from app.synth.faults.fault import FaultSteps
@@ -71,15 +71,7 @@ def test_a_silent_rank_is_named_while_others_send(server, store, open_page, keep
     server.push("half", made, epoch, 3)
     with store.write() as conn:
         since_s = time.time() - 60
-        shards.save_silent_ranks(
-            conn,
-            "default/half",
-            epoch,
-            silent_ranks=[3],
-            silent_workers=[1],
-            silent_since_s=since_s,
-            stalled_since_s=None,
-        )
+        runs.save_silent_ranks(conn, "default/half", epoch, runs.SilentRanks((3,), (1,), since_s))
     for theme in ("light", "dark"):
         page = open_page(link(server, "half"), theme=theme).page
         expect(page.locator("h1")).to_contain_text("Rank 3 (dp 0, stage 1")

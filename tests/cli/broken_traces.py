@@ -221,7 +221,7 @@ def all_times_are_zero(files: Files) -> str:
 def the_file_is_garbage(files: Files) -> str:
     around = files.rng.choice([b"", b"PAR1"])
     files.trace.write_bytes(around + files.rng.randbytes(200) + around)
-    return "copy or record it again"
+    return "copy or record it again" if around else "`paceline analyze` takes files of"
 
 
 @fault

@@ -1,10 +1,11 @@
 import math
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
 
-from app.cli.pushing import gapless_timeline, push
+from app.cli.pushing import WallClock, gapless_timeline, push
 from app.engine.report import analyse
 from app.synth.job import SimulatedJob
 from app.trace.job import Parallelism
@@ -18,7 +19,7 @@ from tests.window_factory import Row, window
 BEGIN_NS = 1_800_000_000_000_000_000
 
 
-class ManualClock:
+class ManualClock(WallClock):
     """A clock that advances only in `wait`."""
 
     def __init__(self):
@@ -63,7 +64,7 @@ def two_short_steps():
 
 def push_all(timeline, num_workers, speed):
     clock = ManualClock()
-    recorders = [FakeRecorder(clock) for _ in range(num_workers)]
+    recorders: list[Any] = [FakeRecorder(clock) for _ in range(num_workers)]
     push(
         timeline,
         recorders,
@@ -90,7 +91,6 @@ def test_steps_follow_each_other_without_a_gap():
     assert (timeline.start_ns * 1e-9).tolist() == [0.0, 1.0, 2.5, 3.5]
     assert (timeline.end_ns * 1e-9).tolist() == [1.0, 2.5, 3.5, 4.0]
     assert timeline.closes_step.tolist() == [False, True, False, True]
-    assert timeline.length_s == 4.0
 
 
 def test_operations_are_pushed_right_after_their_end():

@@ -107,7 +107,7 @@ def test_answer_is_printed_as_sentences_and_tables(trace):
     result = what_if(trace, "--edit", "op=pp-comm set=0", env={"COLUMNS": "120"})
     assert result.exit_code == 0, result.stderr
     assert "A step of a-job would take 6.500 s instead of 7.500 s" in result.stdout
-    assert "1. changes 8 operations" in result.stdout
+    assert "1. op=pp-comm set=0: changes 8 operations" in result.stdout
     assert "1.154\u00d7" in result.stdout
     costly = what_if(trace, "--edit", "factor=2 from=0/0")
     assert costly.exit_code == 2

@@ -70,7 +70,7 @@ def test_alert_resolves_at_a_healthy_window(twin, push):
     push(SLOW, SLOW, HEALTHY)
     assert events(twin) == ["firing", "resolved"]
     found = [row[0] for row in twin.rows("alert_events", "detail")][1:]
-    assert [(each["window_id"], each.get("since_step")) for each in found] == [
+    assert [(detail.window_id, detail.since_step) for detail in found] == [
         ("1-2", 0),
         ("1-4", 4),
     ]
@@ -214,9 +214,9 @@ def test_alert_groups_are_woken_in_the_transaction_of_the_change(twin):
     assert events(twin) == ["firing"]
     [(rule, phase, detail)] = twin.rows("alerts", "rule", "phase", "detail")
     assert (rule, phase) == ("slowdown", "firing")
-    assert detail["blame"]["cause"] == "slow-worker"
-    culprits = detail["blame"]["culprits"]
-    assert [(each["dp_rank"], each["stage"]) for each in culprits] == [(1, 0)]
+    assert detail.blame.cause == "slow-worker"
+    culprits = detail.blame.culprits
+    assert [(culprit.dp_rank, culprit.stage) for culprit in culprits] == [(1, 0)]
 
 
 JOB = "default/job"

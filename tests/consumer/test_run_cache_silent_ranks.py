@@ -4,8 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from app.consumer.run_cache import NONE_SILENT, RankWatch, SilentRanks
+from app.consumer.run_cache import NONE_SILENT, RankWatch
 from app.store import as_of
+from app.store.runs import SilentRanks
 from tests.consumer.jobs import HEALTHY, SIZES
 from tests.consumer.twin import step_batches
 
@@ -120,7 +121,7 @@ def test_silent_rank_is_saved_announced_and_recovers_with_its_next_batch(busy):
     assert saved_silence(twin) == (None, None, None)
     run_for(twin, consumer, 40, *others)
     ranks, since_s, stalled_s = saved_silence(twin)
-    assert ranks == [silent.rank]
+    assert ranks == (silent.rank,)
     assert since_s == pytest.approx(1.7e9, abs=15.0)  # first batch of the job
     assert stalled_s is None
     assert {"event": "job", "job_id": "job"} in twin.announced.messages
@@ -210,7 +211,7 @@ def test_batches_count_from_when_they_came_not_from_when_they_are_taken(busy):
     assert saved_silence(twin) == (None, None, None)
     twin.context.queue.read = held
     run_for(twin, consumer, 20)
-    assert saved_silence(twin)[0] == [silent.rank]
+    assert saved_silence(twin)[0] == (silent.rank,)
 
 
 def refuse(twin, *job_ids):
@@ -251,5 +252,5 @@ def test_constant_backlog_hides_no_silent_rank(busy, monkeypatch):
     for number, batch in enumerate(others * 12):
         twin.append("job", replace(batch, batch_seq=1 + number // 3))
         twin.turns(consumer, num_turns=1, each_s=10.0)
-    assert saved_silence(twin)[0] == [silent.rank]
+    assert saved_silence(twin)[0] == (silent.rank,)
     assert real(0) is None

@@ -3,13 +3,13 @@
 import threading
 import time
 
-from app.alerts.notice import Message
 from app.alerts.receiver import Receiver
-from app.store.alerting import outbox, receivers
+from app.store.alerting import receivers
 from app.store.alerting.outbox import MAX_PER_PROJECT
 from app.store.alerting.receivers import MAX_RECEIVERS
 from tests.alerts.http_receiver import Answer, receiver
 from tests.alerts.notices import SECRET
+from tests.store.factories import add_message
 
 
 def test_hanging_receivers_of_a_project_delay_no_other_project(make_notifier, hook):
@@ -44,14 +44,13 @@ def add_messages(notifier, project, endpoint_ids):
     """Add a message to each of these receivers."""
     with notifier.store.write() as conn:
         for number, endpoint_id in enumerate(endpoint_ids):
-            outbox.add(
+            add_message(
                 conn,
-                endpoint_id=endpoint_id,
+                endpoint_id,
                 notice_id=f"{project}-{number}",
                 job_id=None,
                 rule=None,
                 kind="test",
-                message=Message("{}"),
                 fingerprints=(),
                 now_s=notifier.clock(),
                 project=project,

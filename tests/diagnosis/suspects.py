@@ -6,6 +6,7 @@ from app.diagnosis.case import Case
 from app.diagnosis.detector import Detector, Suspicion
 from app.diagnosis.suspicions import suspicion_costs
 from app.result.finding import RuledOut
+from app.result.words import in_tense
 from app.synth.cluster import Cluster
 from app.synth.costs import OperationCosts
 from app.synth.faults.fault import Fault
@@ -44,8 +45,13 @@ def suspected(detector: Detector, case: Case) -> Suspicion:
 
 def denied(detector: Detector, case: Case) -> RuledOut:
     found = detector.detect(case)
-    assert isinstance(found, RuledOut), found.wording
+    assert isinstance(found, RuledOut), found.fact
     return found
+
+
+def fact_of(suspicion: Suspicion, *, is_past: bool = False) -> str:
+    """The fact of its sentence, in one of the tenses."""
+    return in_tense(suspicion.fact, is_past=is_past)
 
 
 def suspicion(detector: Detector, made: SimulatedJob, num_steps: int = NUM_STEPS) -> Suspicion:

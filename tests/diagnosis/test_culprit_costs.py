@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 
-from app.diagnosis.detector import CostFigures
 from app.diagnosis.detectors.slow_worker import SlowWorker
 from app.diagnosis.suspicions import MAX_CULPRITS, drop_cheap_culprits
 from app.result.finding import Culprit
@@ -40,7 +39,7 @@ def test_worker_with_time_to_spare_is_dropped_beside_one_that_all_wait_for():
     left = drop_cheap_culprits(case, suspicion)
     assert left.culprits == (Culprit(0, 0, "host-000"),)
     assert workers_of(left) == [(0, 0)]
-    assert "dp 2" not in left.wording(CostFigures(None, None, None))
+    assert "dp 2" not in left.fact
     window = window_of(made(*faults, costs=costs, microbatches=16))
     [found] = [each for each in findings_of(diagnosed(window)) if each.cause == "slow-worker"]
     assert found.culprits == (Culprit(0, 0, "host-000"),)

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from app.diagnosis.detector import MAX_CONFIDENCE, MIN_CLEAR_RATIO, is_supported
+from app.diagnosis.detector import LIMITS, is_supported
 from app.synth.faults.slow_compute import SlowStage, SlowWorker
 from tests.diagnosis.jobs import case_of, diagnosed, made, only_finding, window_of
 
@@ -24,14 +24,16 @@ def test_one_or_two_steps_do_not_support_a_small_slowdown(cause, fault, num_step
     against = ruled_out(seen, cause)
     assert against.insufficient
     assert "too few to rule out chance" in against.reason
-    assert against.figures["needed"] == MIN_CLEAR_RATIO
+    assert against.figures["needed"] == LIMITS.min_clear_ratio
 
 
 @pytest.mark.parametrize(("cause", "fault"), FAULTS)
 def test_a_large_slowdown_is_named_after_one_step_with_less_confidence(cause, fault):
     found = only_finding(diagnosed(window_of(made(fault(1.6)), 1)))
-    assert (found.cause, found.confidence) == (cause, MAX_CONFIDENCE)
-    assert only_finding(diagnosed(window_of(made(fault(1.6)), 3))).confidence > MAX_CONFIDENCE
+    assert (found.cause, found.confidence) == (cause, LIMITS.max_confidence)
+    assert (
+        only_finding(diagnosed(window_of(made(fault(1.6)), 3))).confidence > LIMITS.max_confidence
+    )
 
 
 @pytest.mark.parametrize(("cause", "fault"), FAULTS)
@@ -40,7 +42,7 @@ def test_earlier_steps_support_a_slowdown(cause, fault):
     history = case_of(window_of(job, 8)).new_history
     found = only_finding(diagnosed(window_of(job, 1, 8), history))
     assert found.cause == cause
-    assert found.confidence > MAX_CONFIDENCE
+    assert found.confidence > LIMITS.max_confidence
 
 
 @pytest.mark.parametrize(

@@ -1,20 +1,7 @@
 import pytest
 
-from app.diagnosis.detector import CostFigures, as_ratio, finding_sentence, names_of, percent
+from app.diagnosis.detector import as_ratio, names_of
 from app.result.finding import Culprit
-
-
-def test_sentence_with_onset_and_cost():
-    worker = Culprit(3, 1, "host-17")
-    fact = f"{names_of([worker])} is {as_ratio(1.6)} slower than its peers in forward and backward"
-    assert finding_sentence(fact, CostFigures(0.31, 1204, "chronic")) == (
-        "host-17 (dp 3, stage 1) is 1.6x slower than its peers in forward and backward, "
-        "since step 1204; it costs 31 % of the job's GPU time"
-    )
-
-
-def test_sentence_leaves_out_unknown_parts():
-    assert finding_sentence("it is slow", CostFigures(None, None, None)) == "it is slow"
 
 
 @pytest.mark.parametrize(
@@ -44,10 +31,3 @@ def test_names_of_culprits(culprits, words):
 )
 def test_ratio_in_words(ratio, text):
     assert as_ratio(ratio) == text
-
-
-@pytest.mark.parametrize(
-    ("share", "text"), [(0.311, "31 %"), (0.0449, "4.5 %"), (0.099, "9.9 %"), (0.05, "5 %")]
-)
-def test_share_in_words(share, text):
-    assert percent(share) == text

@@ -26,7 +26,7 @@ from tests.window_factory import Row, in_row, replicas, window
 
 
 def suspicion(cause, repair=None, delays=None, **about):
-    return Suspicion(cause, 1.0, 1.0, (Culprit(0, 0),), lambda _: "", repair, delays, **about)
+    return Suspicion(cause, 1.0, 1.0, (Culprit(0, 0),), "", repair, delays, **about)
 
 
 def shorter_by(excess_s):
@@ -154,5 +154,5 @@ def test_without_a_replayed_step_findings_are_none():
     ],
 )
 def test_waits_that_may_cost_nothing_name_nobody(share, cost_range, is_healthy):
-    late = Suspicion("slow-worker", 0.9, 0.9, (Culprit(1, 0),), lambda _: "late")
+    late = Suspicion("slow-worker", 0.9, 0.9, (Culprit(1, 0),), "late")
     assert _is_healthy_wait(late, share, cost_range) is is_healthy

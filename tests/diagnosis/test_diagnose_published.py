@@ -26,8 +26,8 @@ def test_ar_has_one_slow_worker_and_nothing_else():
     assert found.evidence["share_of_loss"] == pytest.approx(1.0, abs=0.05)
     assert found.cost == pytest.approx(0.505, abs=0.005)
     assert found.sentence == (
-        "Ranks 0 to 3 (dp 0, stage 0) are 2.4x slower than their peers in forward and backward; "
-        "it costs 51 % of the job's GPU time"
+        "Ranks 0 to 3 (dp 0, stage 0) are 2.4x slower than their peers in forward and backward, "
+        "since step 16 or before; it costs 51 % of the job's GPU time"
     )
 
 

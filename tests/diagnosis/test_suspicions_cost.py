@@ -29,7 +29,7 @@ def a_case(late_s=0.0, slow_s=0.0):
 
 
 def suspicion(repair=None, delays=None):
-    return Suspicion("slow-worker", 1.0, 1.0, (), lambda _: "", repair=repair, delays=delays)
+    return Suspicion("slow-worker", 1.0, 1.0, (), "", repair=repair, delays=delays)
 
 
 def rows_of(group, name):

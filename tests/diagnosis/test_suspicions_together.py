@@ -6,7 +6,7 @@ import pytest
 from app.diagnosis.case import Case
 from app.diagnosis.detector import Suspicion
 from app.diagnosis.diagnose import DETECTORS
-from app.diagnosis.statistics.change_points import USUAL_CRITERIA, level_changes
+from app.diagnosis.statistics.change_points import LIMITS, level_changes
 from app.diagnosis.statistics.ramps import rising_ramp
 from app.diagnosis.suspicions import RepairedTogether, suspicion_costs
 from app.engine.what_if import Replayer
@@ -61,7 +61,7 @@ def test_a_ramp_is_the_same_with_changes_that_are_known(falls: bool) -> None:
     rising = np.concatenate([np.ones(12), np.linspace(1.0, 1.6, 12), np.full(12, 1.6)])
     values = np.concatenate([np.full(10, 2.5), rising]) if falls else rising
     values[3] = np.nan
-    known = level_changes(values, USUAL_CRITERIA)
-    found = rising_ramp(values, USUAL_CRITERIA)
+    known = level_changes(values, LIMITS.usual)
+    found = rising_ramp(values, LIMITS.usual)
     assert found is not None
-    assert rising_ramp(values, USUAL_CRITERIA, known) == found
+    assert rising_ramp(values, LIMITS.usual, known) == found

@@ -6,14 +6,14 @@ from typing import Any
 import pytest
 
 from app.engine.report import analyse
-from app.result.sentence import unexplained_sentence
+from app.result.words import unexplained_sentence
 from app.synth.costs import OperationCosts
-from app.synth.faults.sequence_imbalance import ExpertImbalance
 from app.synth.faults.slow_compute import LongLastStage, SlowWorker
 from app.trace.job import Parallelism
 from tests.diagnosis.jobs import diagnosed, findings_of, made, window_of
 from tests.diagnosis.stopped_windows import longer_gaps
 from tests.results import unexplained
+from tests.synth.uneven_experts import UnevenExperts
 
 QUIET = OperationCosts(noise=0.0, transfer_noise=0.0)
 
@@ -42,7 +42,7 @@ def test_costs_that_overlap_count_once():
 
 
 def test_two_repairs_of_one_computation_shorten_it_by_both():
-    both = (ExpertImbalance(0.3), SlowWorker(1, 2, 1.5))
+    both = (UnevenExperts(0.3), SlowWorker(1, 2, 1.5))
     sizes = Parallelism(4, 4, ep_size=4)
     seen = diagnosed(window_of(replace(made(*both, costs=QUIET), parallelism=sizes)))
     assert len(findings_of(seen)) == 2

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from typing_extensions import override
 
-from app.advice.all_reduce import Network, ring_s, straggl_ar_s
+from app.advice.all_reduce import Network
 from app.result.finding import Culprit
 from app.synth.cluster import RngOf, World
 from app.synth.drawing import DrawnSteps
@@ -24,7 +24,7 @@ ALL_REDUCE, GATHER = "grads-reduce-scatter", "params-all-gather"
 
 def with_all_reduce(job: SimulatedJob, num_bytes: int, network: Network) -> SimulatedJob:
     """The job with gradients of this size, all-reduced by a ring; nothing is gathered."""
-    ring = ring_s(job.parallelism.dp_size, num_bytes, network)
+    ring = network.ring_s(job.parallelism.dp_size, num_bytes)
     sizes = ((ALL_REDUCE, num_bytes),)
     costs = replace(job.costs, grads_reduce_scatter_s=ring, params_all_gather_s=0.0, sizes=sizes)
     return replace(job, costs=costs)
@@ -46,12 +46,9 @@ def with_straggl_ar(
     at = np.searchsorted(np.asarray(steps), trace.step[chosen])
     start_s[at, trace.stage[chosen], trace.dp_rank[chosen]] = trace.start_s[chosen]
     delay_s = start_s[..., dp_rank] - np.delete(start_s, dp_rank, axis=2).max(axis=2)
-    ring = ring_s(sizes.dp_size, num_bytes, network)
-    factor = [
-        [straggl_ar_s(sizes.dp_size, num_bytes, network, each) / ring for each in of_step]
-        for of_step in delay_s.tolist()
-    ]
-    by_step = dict(zip(steps, np.array(factor), strict=True))
+    ring = network.ring_s(sizes.dp_size, num_bytes)
+    factors = network.straggl_ar_s(sizes.dp_size, num_bytes, delay_s) / ring
+    by_step = dict(zip(steps, factors, strict=True))
     return replace(job, faults=(*job.faults, _ScaledAllReduce(by_step)))
 
 

@@ -87,7 +87,7 @@ class WatchedStack:
     def is_quiet(self) -> bool:
         """Whether people were told of the end of every outage."""
         found = (self.watch("consumers"), self.watch("canary"))
-        return all(each is None or each.told_s is None for each in found)
+        return all(each is None or each.notified_s is None for each in found)
 
     def canary_state(self) -> str:
         """As the status page says."""

@@ -5,8 +5,9 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from app.ingest.assembly.assembler import RunAssembler, WindowRevision, WindowRules
+from app.ingest.assembly.assembler import RunAssembler, WindowRules
 from app.ingest.assembly.window_codec import PackedWindow
+from app.ingest.assembly.windows import WindowRevision
 from app.ingest.batch import OpBatch
 from app.trace.job import Job, Parallelism
 from app.trace.ops import OP_CODES

@@ -44,16 +44,9 @@ def add_job(
         hosts.save(conn, key, 1, {(1, 1): "gpu-node-7"})
         runs.note_data(conn, key, last_data_s=now_s, last_step=1, epoch=1)
         if state in ("stalled", "silent"):
-            is_stalled = state == "stalled"
-            shards.save_silent_ranks(
-                conn,
-                key,
-                1,
-                silent_ranks=[] if is_stalled else [3],
-                silent_workers=[] if is_stalled else [3],
-                silent_since_s=None if is_stalled else now_s,
-                stalled_since_s=now_s if is_stalled else None,
-            )
+            stalled = runs.SilentRanks(stalled_since_s=now_s)
+            silence = stalled if state == "stalled" else runs.SilentRanks((3,), (3,), now_s)
+            runs.save_silent_ranks(conn, key, 1, silence)
         elif state == "finished":
             runs.end(conn, key, now_s=now_s)
 

@@ -89,8 +89,10 @@ def test_the_earliest_onset_is_in_the_sentence():
 def test_an_onset_unknown_to_the_first_window_stays_unknown():
     [found] = findings_of(result(finding(onset=None)), result(finding(onset=12)))
     assert found["onset_step"] is None
-    assert "since step" not in found["sentence"]
-    assert found["sentence"].startswith("dp 3, stage 1 on host-17 is 1.6x slower than its peers; ")
+    assert found["onset_by_step"] == 12
+    assert found["sentence"].startswith(
+        "dp 3, stage 1 on host-17 is 1.6x slower than its peers, since step 12 or before; "
+    )
 
 
 def test_a_host_that_becomes_known_keeps_the_finding():

@@ -1,12 +1,13 @@
 """Jobs, windows, alerts and receivers with defaults for all fields that a test leaves out."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from app.advice.outcome import Prediction, Tracked
 from app.advice.signs import Shape, Sign
 from app.alerts.alert import AlertEvent, AlertState, Detail, fingerprint
 from app.alerts.labels import Matcher, Silence
-from app.alerts.notice import Message
+from app.alerts.notice import Message, Notice, NoticeAlert
 from app.alerts.receiver import Receiver
 from app.result.stored import StoredByStep
 from app.store import audit, fixes, runs
@@ -16,7 +17,7 @@ from app.store.credentials.share_links import NewShareLink
 from app.store.runs import Registration
 from app.store.windows import WindowRecord
 from app.trace import ops
-from app.trace.job import Parallelism
+from app.trace.job import Parallelism, project_of
 from tests.results import window_result
 
 SLOW = Detail(
@@ -139,17 +140,39 @@ def silence(silence_id: str = "aa", **given: Any) -> Silence:
     return Silence(silence_id=silence_id, **values | given)
 
 
-def add_message(conn: Any, endpoint_id: str = "hook", *, now_s: float = 100.0, **given: Any) -> Any:
+def add_message(
+    conn: Any,
+    endpoint_id: str = "hook",
+    *,
+    now_s: float = 100.0,
+    job_id: str | None = "default/job",
+    message: Message | None = None,
+    fingerprints: Sequence[str] = ("aa",),
+    listed: Sequence[str] = (),
+    project: str | None = None,
+    **given: Any,
+) -> Any:
     """Add a message to a receiver, which need not exist; return its id."""
     values: dict[str, Any] = {
         "notice_id": "notice-1",
-        "job_id": "default/job",
-        "rule": "slowdown",
         "kind": "firing",
-        "message": Message('{"a": "é"}'),
-        "fingerprints": ["aa"],
+        "group_key": "",
+        "project": project or project_of(job_id or ""),
+        "job": None,
+        "job_name": None,
+        "rule": "slowdown",
+        "severity": "warning",
+        "at_s": now_s,
+        "sentence": "",
+        "sub": "",
+        "about": fingerprints,
+        "alerts": [
+            NoticeAlert(mark, 1, "firing", "warning", {}, "", now_s, None, Detail())
+            for mark in listed
+        ],
     }
-    return outbox.add(conn, endpoint_id=endpoint_id, now_s=now_s, **values | given)
+    message = message or Message('{"a": "é"}')
+    return outbox.add(conn, Notice(**values | given), message, endpoint_id, job_id)
 
 
 def add_audit_entry(conn: Any, project: str = "p", **given: Any) -> None:

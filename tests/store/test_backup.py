@@ -41,6 +41,7 @@ from app.store.alerting import (
     service_watches,
     silences,
 )
+from app.store.alerting.deliveries import DeliveryAttempt
 from app.store.alerting.notifications import LastNotification
 from app.store.backup import backup, restore
 from app.store.credentials import sessions, share_links
@@ -138,9 +139,12 @@ def fill_alerts(conn):
     for endpoint_id in ("a", "b"):
         event_id = alerts.add_event(conn, event())
         receivers.add(conn, webhook_receiver(endpoint_id))
-        deliveries.add_attempt(conn, add_message(conn, endpoint_id), 1, 1.0, 0.1 + 0.2, None, "")
+        attempt = DeliveryAttempt(1, 1.0, 0.1 + 0.2, None, "")
+        deliveries.add_attempt(conn, add_message(conn, endpoint_id), attempt)
     notifications.wake_group(conn, "job", "slowdown", at_s=1.0)
-    notified = LastNotification("firing", 1.0, event_id, 1.0, "It is slow.")
+    notified = LastNotification(
+        "firing", 1.0, event_id=event_id, starts_at_s=1.0, sentence="It is slow."
+    )
     notifications.save_notifications(conn, "job", "slowdown", {"aa": notified})
     silences.add(conn, silence())
     add_audit_entry(conn, detail={"ü": [1]})
@@ -217,7 +221,7 @@ def test_restored_database_continues_its_id_sequences(store, new_store, tmp_path
         assert alerts.add_event(conn, event()) == 3
         delivery_id = add_message(conn, notice_id="new")
         assert deliveries.get(conn, "default", delivery_id).seq == 3
-        deliveries.add_attempt(conn, delivery_id, 1, 1.0, 0.1, 200, "")
+        deliveries.add_attempt(conn, delivery_id, DeliveryAttempt(1, 1.0, 0.1, 200, ""))
         add_audit_entry(conn)
         assert [each.audit_id for each in audit.page(conn, "p")[0]] == [2, 1]
         dead_letters.add(conn, [replace(LETTER, entry_id="9-9")])

@@ -99,7 +99,8 @@ def test_row_17_transient_postgresql_errors_are_unavailable(pg_store, code):
     fail = text(f"DO $$ BEGIN RAISE EXCEPTION 'no' USING ERRCODE = '{code}'; END $$")
     with pytest.raises(StoreUnavailable), pg_store.write() as conn:
         conn.execute(fail)
-    pg_store.check()
+    with pg_store.read() as conn:
+        assert conn.scalar(text("SELECT 1")) == 1
 
 
 def test_row_18_locked_table_is_unavailable_until_released(pg_url, pg_store):

@@ -53,6 +53,6 @@ def test_statements_pass_over_tls_to_a_server_that_is_vouched_for(server, certif
 
 def test_server_that_nobody_vouches_for_is_refused(server, tmp_path):
     store = Store(url(server, make_certificate(tmp_path / "other").authority))
-    with pytest.raises(StoreUnavailable):
-        store.check()
+    with pytest.raises(StoreUnavailable), store.read() as conn:
+        conn.execute(text("SELECT 1"))
     store.close()

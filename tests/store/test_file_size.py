@@ -6,8 +6,8 @@ import pytest
 
 from app.store.database import Store
 from app.store.migrations import migrate
-from app.store.shrinking import file_size
-from app.store.shrinking.file_size import give_back_free_pages
+from app.store.shrinking import dead_rows
+from app.store.shrinking.dead_rows import give_back_free_pages
 from app.store.tables import dead_letters
 
 NUM_ROWS = 10
@@ -46,7 +46,7 @@ def file_store(path):
 
 
 def test_a_file_gives_its_free_pages_back_in_small_transactions(file_store, path, monkeypatch):
-    monkeypatch.setattr(file_size, "_MIN_KEPT_PAGES", 100)
+    monkeypatch.setattr(dead_rows, "_MIN_KEPT_PAGES", 100)
     fill_and_empty(file_store)
     before, free, kind = pages(path)
     assert kind == 2

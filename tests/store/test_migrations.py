@@ -1,6 +1,7 @@
 import os
 import subprocess
 import sys
+from contextlib import closing
 
 import pytest
 from alembic.autogenerate import compare_metadata
@@ -10,8 +11,14 @@ from sqlalchemy import inspect, text
 
 from app.errors import StartUpFailed, StoreUnavailable
 from app.store.alerting.tables import all_tables
-from app.store.database import Store, current_revision, is_migrated, newest_revision
-from app.store.migrations import alembic_config, downgrade, migrate
+from app.store.database import (
+    Store,
+    current_revision,
+    is_migrated,
+    newest_revision,
+    without_time_limits,
+)
+from app.store.migrations import alembic_config, downgrade_within, migrate
 
 pytestmark = pytest.mark.sql_sensitive
 
@@ -52,6 +59,12 @@ def test_revision_without_alembic_equals_that_of_alembic(store):
 def test_api_and_consumer_do_not_import_alembic():
     program = "import sys, app.main, app.consumer.loop; sys.exit('alembic' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
+
+
+def downgrade(url, to_revision):
+    with closing(Store(url)) as store, store.write() as conn:
+        without_time_limits(conn)
+        downgrade_within(conn, to_revision)
 
 
 def test_downgrade_drops_all_tables_and_upgrade_recreates_them(url):

@@ -14,7 +14,7 @@ from tests.store.factories import register
 
 def add(store, *, epoch=1, from_step=10, sample=None, by="me"):
     with store.write() as conn:
-        recordings.lock(conn, "job")
+        runs.current_epoch(conn, "job", for_update=True)
         sample = sample or StepSample(every=10)
         return recordings.add(conn, "job", epoch, sample, from_step=from_step, now_s=1.5, by=by)
 
@@ -53,9 +53,9 @@ def test_later_run_starts_with_the_newest_earlier_plan():
     assert plans_of_run([], 1) == []
 
 
-def test_plans_of_an_unregistered_job_cannot_be_locked(store):
+def test_unregistered_job_cannot_be_locked(store):
     with pytest.raises(JobNotFound), store.write() as conn:
-        recordings.lock(conn, "job")
+        runs.current_epoch(conn, "job", for_update=True)
 
 
 @pytest.mark.sql_sensitive

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 from sqlalchemy import func, select, update
 
+from app.alerts.planning import LastNotifiedKind
 from app.errors import JobBeingRemoved, LeaseLost, NotFound
 from app.result.brief import brief_of
 from app.store import (
@@ -22,7 +23,8 @@ from app.store import runs as stored_runs
 from app.store import tables as at
 from app.store.alerting import alerts, deliveries, notifications, silences
 from app.store.alerting import tables as alert_tables
-from app.store.alerting.notifications import LastNotification, NotifiedKind
+from app.store.alerting.deliveries import DeliveryAttempt
+from app.store.alerting.notifications import LastNotification
 from app.store.database import Store
 from app.store.fleet import Loss
 from app.store.recordings import StepSample
@@ -243,7 +245,8 @@ def test_finished_messages_are_removed_with_their_attempts(store):
     with store.write() as conn:
         for number, n in enumerate((400, 181, 1)):
             delivery_id = add_message(conn, notice_id=f"{number}", now_s=days_ago(n))
-            deliveries.add_attempt(conn, delivery_id, 1, days_ago(n), 0.1, 500, "HTTP 500")
+            attempt = DeliveryAttempt(1, days_ago(n), 0.1, 500, "HTTP 500")
+            deliveries.add_attempt(conn, delivery_id, attempt)
         add_message(
             conn, notice_id="test", now_s=days_ago(400), job_id=None, rule=None, project="default"
         )
@@ -256,7 +259,7 @@ def test_finished_messages_are_removed_with_their_attempts(store):
 
 
 def test_last_notifications_are_kept_while_an_alert_fires(store):
-    told_before: list[tuple[NotifiedKind, int]] = [
+    notified_before: list[tuple[LastNotifiedKind, int]] = [
         ("resolved", 181),
         ("resolved", 179),
         ("firing", 400),
@@ -264,16 +267,19 @@ def test_last_notifications_are_kept_while_an_alert_fires(store):
     ]
     register(store, JOB)
     with store.write() as conn:
-        for number, (kind, n) in enumerate(told_before):
+        for number, (kind, n) in enumerate(notified_before):
             rule = f"r-{number}"
-            notified = {rule: LastNotification(kind, days_ago(n), 1, days_ago(n), "It is slow.")}
+            last = LastNotification(
+                kind, days_ago(n), event_id=1, starts_at_s=days_ago(n), sentence="It is slow."
+            )
+            notified = {rule: last}
             notifications.save_notifications(conn, JOB, rule, notified)
             notifications.wake_group(conn, JOB, rule, at_s=1.0)
         for group in notifications.claim_groups(conn, now_s=1.0, lease_s=1.0, limit=9)[:3]:
             notifications.release(conn, group, next_at_s=None, last_at_s=days_ago(400))
         notifications.wake_group(conn, JOB, "woken", at_s=1.0)
     assert sweep(store) == {("default", "alerts told"): 1, ("default", "alert groups"): 1}
-    assert keys(store, alert_tables.alert_told.c.fingerprint) == ["r-1", "r-2", "r-3"]
+    assert keys(store, alert_tables.notified_alerts.c.fingerprint) == ["r-1", "r-2", "r-3"]
     assert keys(store, alert_tables.alert_groups.c.rule) == ["r-1", "r-2", "r-3", "woken"]
 
 
@@ -363,7 +369,8 @@ def test_deleted_jobs_are_removed_after_their_grace_with_all_their_rows(store):
             alerts.add_event(conn, event(job_id))
             recordings.add(conn, job_id, 1, StepSample(), from_step=1, now_s=1.0, by="me")
             delivery_id = add_message(conn, job_id[-5:], job_id=job_id)
-            deliveries.add_attempt(conn, delivery_id, 1, 1.0, 0.1, 500, "HTTP 500")
+            attempt = DeliveryAttempt(1, 1.0, 0.1, 500, "HTTP 500")
+            deliveries.add_attempt(conn, delivery_id, attempt)
         end(store, job_id, days=0)
     before = rows_by_table(store, "default/other")
     assert set(before) > {"windows", "runs", "alerts", "outbox", "recordings", "window_losses"}

@@ -1,4 +1,4 @@
-from app.store import runs, shards
+from app.store import runs
 from tests.store.factories import register
 
 
@@ -34,17 +34,15 @@ def test_runs_are_watched_until_ended_or_stalled(store):
     with store.write() as conn:
         runs.note_data(conn, "sends", epoch=1, last_data_s=now_s, last_step=0)
         runs.end(conn, "ended", now_s=now_s)
-        shards.save_silent_ranks(
-            conn, "hangs", 1, silent_ranks=(), silent_workers=(), silent_since_s=None,
-            stalled_since_s=day_s,
-        )  # fmt: skip
+        runs.save_silent_ranks(conn, "hangs", 1, runs.SilentRanks(stalled_since_s=day_s))
         starting = [("restarted", 2), ("starts", 1)]
         assert runs.watched(conn, now_s=now_s) == sorted([("sends", 1), *starting])
         assert runs.starting(conn, now_s=now_s) == starting
         assert runs.stalled(conn, now_s=now_s) == [("hangs", 1)]
         assert runs.stalled(conn, now_s=now_s + day_s) == []
-        assert runs.activity(conn, "sends", 1) == (day_s, now_s, 0)
-        assert runs.activity(conn, "restarted", 2) == (day_s + 1, None, None)
+        silent = runs.SilentRanks()
+        assert runs.activity(conn, "sends", 1) == (day_s, now_s, 0, silent)
+        assert runs.activity(conn, "restarted", 2) == (day_s + 1, None, None, silent)
 
 
 def test_start_time_counts_from_the_first_failed_start(store):

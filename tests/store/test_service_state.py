@@ -58,19 +58,11 @@ def test_job_has_its_silent_ranks_and_counts(store):
     sample = {"rank": 3, "batch_seq": 9}
     with store.write() as conn:
         before = jobs.get(conn, "job")
-        shards.save_silent_ranks(
-            conn,
-            "job",
-            epoch,
-            silent_ranks=(3, 5),
-            silent_workers=(1, 2),
-            silent_since_s=50.0,
-            stalled_since_s=None,
-        )
+        runs.save_silent_ranks(conn, "job", epoch, runs.SilentRanks((3, 5), (1, 2), 50.0))
         runs.save(conn, "job", epoch, IngestCounts(accepted=5, conflict=2, last_conflict=sample))
     with store.read() as conn:
         after = jobs.get(conn, "job")
     assert (before.silent_ranks, before.stalled_since_s, before.counts) == (None, None, None)
     assert (list(after.silent_ranks or ()), after.silent_since_s) == ([3, 5], 50.0)
-    assert after.silent_workers == [1, 2]
+    assert after.silent_workers == (1, 2)
     assert after.counts == IngestCounts(accepted=5, conflict=2, last_conflict=sample)

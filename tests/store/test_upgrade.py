@@ -163,8 +163,8 @@ def test_alerts_and_messages_go_on(upgraded, left):
         assert cause.detail.blame is not None
         assert cause.detail.blame.cause == "slow-worker"
         assert len(alerts.event_page(conn, limit=100)[0]) == len(left["alert_events"])
-        [told] = notifications.last_notifications(conn, SLOW, "slowdown").values()
-        assert (told.kind, told.flaps) == ("firing", False)
+        [last] = notifications.last_notifications(conn, SLOW, "slowdown").values()
+        assert (last.kind, last.flaps) == ("firing", False)
         assert receivers.get(conn, "default", "hook").url == "http://127.0.0.1:9/hook"
         assert service_state.find_key(conn, "pictures") is not None
         due = outbox.claim(conn, now_s=2e9, lease_s=1.0, limit=10)

@@ -1,7 +1,7 @@
 """Balances micro-batches over dp ranks: longest first, each to the rank with the least work.
 
-What a micro-batch costs comes from a fit over the job's own micro-batches (`fit_costs`), or is
-their measured relative duration where lengths are not known. Every dp rank keeps the same number of
+The cost of a micro-batch comes from a fit over the job's own micro-batches (`fit_costs`), or is
+its measured relative duration where lengths are not known. Every dp rank keeps the same number of
 micro-batches: data-parallel frameworks need that, as gradients are averaged over equal counts.
 """
 
@@ -13,7 +13,7 @@ import numpy as np
 from app.errors import InvalidRequest
 from app.trace.window import Floats, Ints
 
-# Tokens that vary less than this share of their mean cannot be told from the fixed part.
+# Tokens that vary less than this share of their mean cannot be separated from the fixed part.
 _MIN_TOKEN_VARIATION = 0.02
 
 
@@ -21,8 +21,8 @@ _MIN_TOKEN_VARIATION = 0.02
 class CostModel:
     """Seconds of a micro-batch: fixed + per_token x tokens + per_square x sum of squared lengths.
 
-    `per_token_s` is 0 where it could not be told from the fixed part. `r_squared` is the share of
-    the durations' variance that the fit explains.
+    `per_token_s` is 0 where it could not be separated from the fixed part. `r_squared` is the share
+    of the durations' variance that the fit explains.
     """
 
     fixed_s: float
@@ -52,8 +52,8 @@ def fit_costs(tokens: Ints | None, seq_len_sq: Ints, seconds: Floats) -> CostMod
     columns["fixed_s"] = np.ones(squares.size)
     if squares.size <= len(columns) or not _varies(squares):
         return None
-    found = _non_negative_fit(columns, np.asarray(seconds, np.float64))
-    return found if found.per_square_s > 0 else None
+    model = _non_negative_fit(columns, np.asarray(seconds, np.float64))
+    return model if model.per_square_s > 0 else None
 
 
 def _varies(values: Floats) -> bool:
@@ -62,16 +62,16 @@ def _varies(values: Floats) -> bool:
 
 def _non_negative_fit(columns: dict[str, Floats], seconds: Floats) -> CostModel:
     """Fit; a column whose coefficient would be negative is left out and the rest fitted again."""
-    left = dict(columns)
+    remaining = dict(columns)
     while True:
-        design = np.column_stack(list(left.values()))
+        design = np.column_stack(list(remaining.values()))
         # Columns differ by ten orders of magnitude: without a scale, lstsq drops small ones.
         scale = np.abs(design).max(axis=0)
         coefficients = np.linalg.lstsq(design / scale, seconds, rcond=None)[0] / scale
-        if (coefficients >= 0).all() or len(left) == 1:
+        if (coefficients >= 0).all() or len(remaining) == 1:
             break
-        left.pop(list(left)[int((coefficients * scale).argmin())])
-    by_name = dict.fromkeys(columns, 0.0) | dict(zip(left, coefficients.tolist(), strict=True))
+        remaining.pop(list(remaining)[int((coefficients * scale).argmin())])
+    by_name = dict.fromkeys(columns, 0.0) | dict(zip(remaining, coefficients.tolist(), strict=True))
     spread = ((seconds - seconds.mean()) ** 2).sum()
     rest = ((seconds - design @ coefficients) ** 2).sum()
     return CostModel(
@@ -120,9 +120,9 @@ def _longest_first(costs: Floats, num_ranks: int, most: int) -> Ints:
             heapq.heapreplace(least, (work + cost, rank))
         else:
             heapq.heappop(least)
-    found = np.empty(costs.size, np.int64)
-    found[order] = ranks
-    return found
+    rank_of = np.empty(costs.size, np.int64)
+    rank_of[order] = ranks
+    return rank_of
 
 
 def random_order(rank_of: Ints, num_ranks: int, rng: np.random.Generator) -> Ints:

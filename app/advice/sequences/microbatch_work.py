@@ -1,4 +1,4 @@
-"""How much longer than the mean does each micro-batch of a window take, and what is its length?
+"""Duration of each micro-batch of a window relative to the mean, and its length.
 
 A long micro-batch takes longer on all stages, in both directions. Its factor is the mean of these
 without the longest and the shortest, so a pause does not count.
@@ -14,12 +14,19 @@ from app.advice.change import ChangedDurations
 from app.advice.sequences.balance import CostModel, fit_costs
 from app.diagnosis.evidence.sequence_lengths import PAIR_STAGE
 from app.diagnosis.features import Computations, Features
-from app.engine.template import Template
 from app.engine.what_if import Replayer
 from app.trace.ops import OP_CODES
-from app.trace.window import Floats, Integers, Ints, Trace
+from app.trace.window import Floats, Ints, Trace
 
 Flags = NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SentLengths:
+    """Lengths that clients sent, [dp, micro-batches, steps]; `tokens` may lack."""
+
+    tokens: Ints | None
+    seq_len_sq: Ints
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -49,6 +56,38 @@ class MicrobatchWork:
             self._use_means_of_copies(durations.group, now_s)
         durations.set(self.rows, now_s * self._by_lane(ratio)[self.position])
 
+    def sent_lengths(self, trace: Trace, group: Replayer) -> SentLengths | None:
+        """Lengths of all micro-batches of a group, as the first stage sends them.
+
+        None where those of one are not known.
+        """
+        squares = self._sent(trace, trace.seq_len_sq, group)
+        if squares is None:
+            return None
+        return SentLengths(self._sent(trace, trace.tokens, group), squares)
+
+    def _sent(self, trace: Trace, column: Ints | None, group: Replayer) -> Ints | None:
+        """The column by dp rank, micro-batch and step; None unless all are known."""
+        if column is None:
+            return None
+        is_forward = trace.optype == OP_CODES["forward-compute"]
+        rows = np.flatnonzero(is_forward & (trace.stage == PAIR_STAGE))
+        rows = rows[column[rows] >= 0]
+        rows = rows[np.isin(trace.step[rows], group.steps)]
+        number = np.where(trace.mb_id[rows] >= 0, trace.mb_id[rows], trace.seq_id[rows])
+        at = np.searchsorted(self.microbatches, number)
+        at = np.minimum(at, self.microbatches.size - 1)
+        inside = self.microbatches[at] == number
+        rows, at = rows[inside], at[inside]
+        sent = np.full(self.factor.shape, -1, np.int64)
+        sent[trace.dp_rank[rows], at, np.searchsorted(group.steps, trace.step[rows])] = column[rows]
+        return sent if (sent >= 0).all() else None
+
+    def fitted_costs(self, sent: SentLengths) -> CostModel | None:
+        """Seconds of a micro-batch's forward and backward on one stage, fitted to its lengths."""
+        tokens = None if sent.tokens is None else sent.tokens.ravel()
+        return fit_costs(tokens, sent.seq_len_sq.ravel(), self.factor.ravel() * self.mean_s)
+
     def _by_lane(self, values: Floats) -> Floats:
         """[micro-batches, lanes] of [dp, micro-batches, steps]."""
         return values.transpose(1, 0, 2).reshape(values.shape[1], -1)
@@ -56,7 +95,8 @@ class MicrobatchWork:
     def _use_means_of_copies(self, group: Replayer, now_s: Floats) -> None:
         """In place: durations that do not follow the factor become mean x factor."""
         template = group.template
-        kinds = np.column_stack([each[self.rows] for each in _kinds(template)])
+        columns = (template.stage, template.optype, template.mc)
+        kinds = np.column_stack([column[self.rows] for column in columns])
         factor = self._by_lane(self.factor)
         for kind in np.unique(kinds, axis=0):
             rows = np.flatnonzero((kinds == kind).all(axis=1))
@@ -66,8 +106,8 @@ class MicrobatchWork:
             usual_s = np.divide(taken_s, work, out=taken_s.copy(), where=work > 0)
             is_copy = _spread(usual_s) > _spread(taken_s)
             mean_s = taken_s.mean(axis=(0, 2), keepdims=True)
-            found_s = np.where(is_copy[None, :, None], work * mean_s, taken_s)
-            now_s[rows] = found_s.reshape(rows.size, -1)
+            follows_s = np.where(is_copy[None, :, None], work * mean_s, taken_s)
+            now_s[rows] = follows_s.reshape(rows.size, -1)
 
 
 def microbatch_work(
@@ -80,7 +120,7 @@ def microbatch_work(
     moved.
     """
     features = Features(group)
-    sides = [each for each in (features.forward, features.backward) if each is not None]
+    sides = [side for side in (features.forward, features.backward) if side is not None]
     if not sides:
         return None
     microbatches = np.unique(sides[0].microbatch[sides[0].shared])
@@ -98,11 +138,6 @@ def microbatch_work(
     factor = _common_factor(every_s, _is_slow(slow_workers, group, every_s.shape[1]))
     mean_s = float(every_s.mean()) * len(duration_s)
     return MicrobatchWork(factor, microbatches, rows, position, mean_s)
-
-
-def _kinds(template: Template) -> tuple[Integers, ...]:
-    """Columns [ops] that are the same for computations of one kind."""
-    return template.stage, template.optype, template.mc
 
 
 def _spread(duration_s: Floats) -> Floats:
@@ -131,11 +166,11 @@ def _rows(sides: Sequence[Computations], microbatches: Ints) -> tuple[Ints, Ints
 
 
 def _is_slow(slow_workers: Collection[tuple[int, int]], group: Replayer, num_places: int) -> Flags:
-    """[dp, places], places being the stages, again for each direction and chunk."""
-    found = np.zeros((group.dp_size, group.pp_size), np.bool_)
+    """[dp, places], places being the stages, again by direction and chunk."""
+    is_slow = np.zeros((group.dp_size, group.pp_size), np.bool_)
     for worker in slow_workers:
-        found[worker] = True
-    return np.tile(found, num_places // group.pp_size)
+        is_slow[worker] = True
+    return np.tile(is_slow, num_places // group.pp_size)
 
 
 def _common_factor(duration_s: Floats, is_slow: Flags) -> Floats:
@@ -154,46 +189,3 @@ def _common_factor(duration_s: Floats, is_slow: Flags) -> Floats:
         of_rank[rank] = np.median(of_place[rank, ~is_slow[rank]])
     factor *= of_rank
     return np.asarray(factor / factor.mean())
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class SentLengths:
-    """What clients sent of each micro-batch, [dp, micro-batches, steps]; `tokens` may lack."""
-
-    tokens: Ints | None
-    seq_len_sq: Ints
-
-
-def sent_lengths(trace: Trace, group: Replayer, work: MicrobatchWork) -> SentLengths | None:
-    """Lengths of all micro-batches of a group, as the first stage sends them.
-
-    None where those of one are not known.
-    """
-    squares = _sent(trace, trace.seq_len_sq, group, work)
-    if squares is None:
-        return None
-    return SentLengths(_sent(trace, trace.tokens, group, work), squares)
-
-
-def _sent(trace: Trace, column: Ints | None, group: Replayer, work: MicrobatchWork) -> Ints | None:
-    """The column by dp rank, micro-batch and step; None unless all are known."""
-    if column is None:
-        return None
-    is_forward = trace.optype == OP_CODES["forward-compute"]
-    rows = np.flatnonzero(is_forward & (trace.stage == PAIR_STAGE))
-    rows = rows[column[rows] >= 0]
-    rows = rows[np.isin(trace.step[rows], group.steps)]
-    number = np.where(trace.mb_id[rows] >= 0, trace.mb_id[rows], trace.seq_id[rows])
-    at = np.searchsorted(work.microbatches, number)
-    at = np.minimum(at, work.microbatches.size - 1)
-    inside = work.microbatches[at] == number
-    rows, at = rows[inside], at[inside]
-    found = np.full(work.factor.shape, -1, np.int64)
-    found[trace.dp_rank[rows], at, np.searchsorted(group.steps, trace.step[rows])] = column[rows]
-    return found if (found >= 0).all() else None
-
-
-def fitted_costs(work: MicrobatchWork, sent: SentLengths) -> CostModel | None:
-    """Seconds of a micro-batch's forward and backward on one stage, fitted to its lengths."""
-    tokens = None if sent.tokens is None else sent.tokens.ravel()
-    return fit_costs(tokens, sent.seq_len_sq.ravel(), work.factor.ravel() * work.mean_s)

@@ -10,7 +10,7 @@ from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import combinations, pairwise
+from itertools import chain, combinations, pairwise
 from typing import NamedTuple
 
 from app.errors import InvalidRequest
@@ -26,7 +26,7 @@ class Document(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """What a document costs, in any unit: W_l = per_token x d and W_a = per_square x d^2."""
+    """Cost of a document, in any unit: W_l = per_token x d and W_a = per_square x d^2."""
 
     per_token: float
     per_square: float
@@ -41,16 +41,7 @@ class Workload:
 
     def of_all(self, documents: Iterable[Document]) -> float:
         """Cost of a micro-batch."""
-        return sum(self.of(each.tokens) for each in documents)
-
-
-def imbalance(workloads: Sequence[float]) -> float:
-    """The largest micro-batch over the mean of its step; 1.0 is perfect balance.
-
-    WLB-LLM's Max_Latency x PP_size / Total_Latency, with as many micro-batches as stages.
-    """
-    total = sum(workloads)
-    return max(workloads) * len(workloads) / total if total > 0 else 1.0
+        return sum(self.of(document.tokens) for document in documents)
 
 
 class MicroBatches:
@@ -74,18 +65,15 @@ class MicroBatches:
             least = self._least(self._by_tokens, self._tokens)
             if not self._fits(document, least):
                 return False
-        self._put(document, least)
+        self.documents[least].append(document)
+        self._work[least] += self._workload.of(document.tokens)
+        self._tokens[least] += document.tokens
+        heapq.heappush(self._by_work, (self._work[least], least))
+        heapq.heappush(self._by_tokens, (self._tokens[least], least))
         return True
 
     def _fits(self, document: Document, at: int) -> bool:
         return self._tokens[at] + document.tokens <= self._max_tokens
-
-    def _put(self, document: Document, at: int) -> None:
-        self.documents[at].append(document)
-        self._work[at] += self._workload.of(document.tokens)
-        self._tokens[at] += document.tokens
-        heapq.heappush(self._by_work, (self._work[at], at))
-        heapq.heappush(self._by_tokens, (self._tokens[at], at))
 
     @staticmethod
     def _least(by_amount: list[tuple[float, int]], now: Sequence[float]) -> int:
@@ -153,32 +141,30 @@ class OutlierPacker:
 
 def loader_batches(
     lengths: Iterator[int], num_steps: int, num_microbatches: int, max_tokens: int
-) -> list[list[list[Document]]]:
-    """Steps of micro-batches as a loader packs them: documents in order, the last one cut off.
+) -> list[list[Document]]:
+    """The documents of each step as a loader packs them into micro-batches of `max_tokens` tokens.
 
-    Every micro-batch has `max_tokens` tokens. `lengths` must not end before.
+    Documents come in order; the last one of a micro-batch is cut off. `lengths` must suffice.
     """
     number, steps = 0, []
     for step in range(num_steps):
-        microbatches = []
+        documents = list[Document]()
         for _ in range(num_microbatches):
-            documents, room = list[Document](), max_tokens
+            room = max_tokens
             while room:
                 tokens = min(next(lengths), room)
                 documents.append(Document(tokens, number, step))
                 number, room = number + 1, room - tokens
-            microbatches.append(documents)
-        steps.append(microbatches)
+        steps.append(documents)
     return steps
 
 
-def flat(batches: Iterable[Iterable[Iterable[Document]]]) -> list[list[Document]]:
-    """The documents of each step, whatever micro-batch they are in."""
-    return [[each for microbatch in batch for each in microbatch] for batch in batches]
-
-
 class PackingQuality(NamedTuple):
-    """Mean imbalance of the steps, and steps that a token waits on average."""
+    """Mean imbalance of the steps, and steps that a token waits on average.
+
+    The imbalance of a step is its largest micro-batch over their mean, 1.0 is perfect balance:
+    WLB-LLM's Max_Latency x PP_size / Total_Latency, with as many micro-batches as stages.
+    """
 
     imbalance: float
     delay_steps: float
@@ -189,15 +175,16 @@ def quality_of(packer: OutlierPacker, batches: Iterable[Sequence[Document]]) -> 
 
     Delay counts the documents that were packed.
     """
-    found, delay, tokens = [], 0, 0
+    imbalances, delay, tokens = [], 0, 0
     for batch in batches:
         step = packer.step
         packed = packer.pack(batch)
-        found.append(imbalance([packer.workload.of_all(each) for each in packed]))
-        for document in (each for microbatch in packed for each in microbatch):
+        work = [packer.workload.of_all(documents) for documents in packed]
+        imbalances.append(max(work) * len(work) / sum(work) if sum(work) > 0 else 1.0)
+        for document in chain.from_iterable(packed):
             delay += document.tokens * (step - document.step)
             tokens += document.tokens
-    return PackingQuality(sum(found) / max(len(found), 1), delay / max(tokens, 1))
+    return PackingQuality(sum(imbalances) / max(len(imbalances), 1), delay / max(tokens, 1))
 
 
 def choose_thresholds(
@@ -216,19 +203,19 @@ def choose_thresholds(
     least delay is taken.
     """
     if candidates is None:
-        longest = max((each.tokens for batch in batches for each in batch), default=1)
+        longest = max((document.tokens for batch in batches for document in batch), default=1)
         candidates = sorted({max(1, longest * eighth // 8) for eighth in range(1, 8)})
-    found = []
+    tried = []
     for thresholds in combinations(candidates, num_queues):
         packer = OutlierPacker(workload, num_microbatches, max_tokens, thresholds)
         quality = quality_of(packer, batches)
         excess = max(0.0, quality.delay_steps - max_delay_steps)
-        found.append((excess, quality.imbalance, thresholds))
-    if not found:
+        tried.append((excess, quality.imbalance, thresholds))
+    if not tried:
         raise InvalidRequest(
             f"{len(candidates)} candidates are too few for {num_queues} thresholds"
         )
-    return min(found)[2]
+    return min(tried)[2]
 
 
 # `OutlierPacker` as Python to paste into a training's loader, without imports; a test runs both.

@@ -3,8 +3,8 @@
 Per sequence: the whole micro-batch is cut into 2 CP equal chunks, and rank i takes chunks i and
 2 CP - 1 - i. Per document: each document is. The first is uneven where documents end inside chunks,
 the second computes many short chunks, which attention kernels do badly. `choose_sharding` predicts
-which is faster by a closed form; `simulated_layer_s` computes the tiles of a kernel one by one,
-and is to judge the choice. Source: WLB-LLM (Wang et al., OSDI 2025), section 5.
+which is faster by a closed form; `AttentionKernel` computes the tiles of a kernel one by
+one, to judge the choice. Source: WLB-LLM (Wang et al., OSDI 2025), section 5.
 """
 
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ TILE = 128  # queries, and keys, in a tile of FlashAttention's forward kernel
 
 
 class Sharding(StrEnum):
-    """How a micro-batch is cut."""
+    """The way in which a micro-batch is cut."""
 
     PER_SEQUENCE = "per-sequence"
     PER_DOCUMENT = "per-document"
@@ -50,7 +50,7 @@ def shard(documents: Sequence[int], cp_size: int, sharding: Sharding) -> list[li
     """
     if cp_size < 1:
         raise InvalidRequest(f"{cp_size} context-parallel ranks: there is at least 1")
-    if any(each < 1 for each in documents):
+    if any(length < 1 for length in documents):
         raise InvalidRequest("a document has no tokens: leave empty ones out")
     if sharding is Sharding.PER_SEQUENCE:
         return _per_sequence(documents, cp_size)
@@ -98,8 +98,11 @@ def estimated_pairs(chunks: Sequence[Chunk]) -> float:
 
 def choose_sharding(documents: Sequence[int], cp_size: int) -> Sharding:
     """The sharding whose busiest rank computes fewer padded pairs; per sequence if equal."""
-    most = {each: max(map(estimated_pairs, shard(documents, cp_size, each))) for each in Sharding}
-    return min(Sharding, key=most.__getitem__)
+
+    def most_pairs(sharding: Sharding) -> float:
+        return max(map(estimated_pairs, shard(documents, cp_size, sharding)))
+
+    return min(Sharding, key=most_pairs)
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,8 +135,12 @@ class AttentionKernel:
         busy_s = block_s.sum() * self.num_heads / self.num_processors
         return float(self.launch_s + max(busy_s, block_s.max()))
 
+    def slowest_s(self, documents: Sequence[int], cp_size: int, sharding: Sharding) -> float:
+        """Seconds of the slowest rank's attention in a layer's forward."""
+        return max(map(self.seconds, shard(documents, cp_size, sharding)))
+
     def _blocks_s(self, chunks: Sequence[Chunk]) -> Floats:
-        """[query tiles], seconds of one head's block for each tile of each chunk."""
+        """[query tiles], seconds of one head's block, tile by tile and chunk by chunk."""
         prefix, length = _columns(chunks)
         tiles = -(-length // TILE)
         chunk = np.repeat(np.arange(length.size), tiles)
@@ -144,26 +151,9 @@ class AttentionKernel:
         return np.asarray(self.block_s + key_tiles * self.tile_s * factor)
 
 
-def simulated_layer_s(
-    documents: Sequence[int],
-    cp_size: int,
-    sharding: Sharding,
-    kernel: AttentionKernel,
-    linear_token_s: float,
-) -> float:
-    """Seconds of a layer's forward: the slowest rank's attention, and its tokens' other work.
-
-    `linear_token_s` are the seconds of a token in matrices and elementwise kernels on one GPU; all
-    ranks have equally many tokens, but for one.
-    """
-    shares = shard(documents, cp_size, sharding)
-    most_tokens = max(sum(each.length for each in chunks) for chunks in shares)
-    return max(map(kernel.seconds, shares)) + most_tokens * linear_token_s
-
-
 def _columns(chunks: Sequence[Chunk]) -> tuple[Ints, Ints]:
-    every = np.array(chunks, np.int64)
-    return every[:, 0], every[:, 1]
+    columns = np.array(chunks, np.int64)
+    return columns[:, 0], columns[:, 1]
 
 
 # `choose_sharding` as Python to paste into a training's loader, without imports; a test runs both.

@@ -55,18 +55,17 @@ def labelled_alerts(notice: Notice) -> list[LabelledAlert]:
     """The notice's alerts; of one without any, such as a test, the notice itself."""
     if not notice.alerts:
         return [_of_notice(notice)]
-    return [_of_alert(notice, alert) for alert in notice.alerts]
-
-
-def _of_alert(notice: Notice, alert: NoticeAlert) -> LabelledAlert:
-    return LabelledAlert(
-        alert.status,
-        _labels(alert.known_as or alert.labels),
-        {name: value for name, value in _annotations(notice, alert) if value},
-        alert.starts_at_s,
-        alert.ends_at_s,
-        notice.page_url or "",
-    )
+    return [
+        LabelledAlert(
+            alert.status,
+            _labels(alert.known_as or alert.labels),
+            {name: value for name, value in _annotations(notice, alert) if value},
+            alert.starts_at_s,
+            alert.ends_at_s,
+            notice.page_url or "",
+        )
+        for alert in notice.alerts
+    ]
 
 
 def _of_notice(notice: Notice) -> LabelledAlert:
@@ -80,19 +79,23 @@ def _of_notice(notice: Notice) -> LabelledAlert:
         labels |= _labels(notice.group_labels)
     annotations = {"summary": notice.sentence, "description": notice.sub}
     filled = {name: value for name, value in annotations.items() if value}
-    url = notice.page_url or ""
-    began_s = notice.at_s if notice.began_s is None else notice.began_s
-    if notice.kind == "service-up":
-        return LabelledAlert("resolved", labels, filled, began_s, notice.at_s, url)
-    return LabelledAlert("firing", labels, filled, began_s, None, url)
+    is_over = notice.kind == "service-up"
+    return LabelledAlert(
+        "resolved" if is_over else "firing",
+        labels,
+        filled,
+        notice.at_s if notice.began_s is None else notice.began_s,
+        notice.at_s if is_over else None,
+        notice.page_url or "",
+    )
 
 
 def _labels(labels: Mapping[str, str]) -> dict[str, str]:
     subject = labels.get("subject")
     kept: dict[str, str] = {}
     for name in sorted(labels):
-        # Whom a diagnosis blames may change while an alert fires, and with other labels it would be
-        # another alert: these are labels only where the alert is about them.
+        # The culprit of a diagnosis may change while an alert fires, and with other labels it would
+        # be another alert: these are labels only where the alert is about them.
         is_passing = name in CULPRIT_LABELS and labels[name] != subject
         if labels[name] and not is_passing:
             kept.setdefault(_label_name(name), labels[name])
@@ -170,12 +173,18 @@ def _webhook_alert(alert: LabelledAlert) -> _AlertJson:
     ends_at_s = alert.ends_at_s if alert.status == "resolved" else None
     return {
         "status": alert.status,
+        **_alert_json(alert, _NEVER if ends_at_s is None else rfc3339(ends_at_s)),
+        "generatorURL": alert.url,
+        "fingerprint": alert.fingerprint,
+    }
+
+
+def _alert_json(alert: LabelledAlert, ends_at: str) -> _AlertJson:
+    return {
         "labels": dict(alert.labels),
         "annotations": dict(alert.annotations),
         "startsAt": rfc3339(alert.starts_at_s),
-        "endsAt": _NEVER if ends_at_s is None else rfc3339(ends_at_s),
-        "generatorURL": alert.url,
-        "fingerprint": alert.fingerprint,
+        "endsAt": ends_at,
     }
 
 
@@ -193,8 +202,7 @@ def _common(of_alerts: Sequence[Mapping[str, str]]) -> dict[str, str]:
 # nor may an alert that Paceline cannot resolve any more fire for days.
 REFRESH_EVERY_S = 300.0
 PUSH_FIRES_FOR_S = 4 * 3600.0
-_TEST_FIRES_FOR_S = 60.0
-_NEWS_FIRES_FOR_S = 3600.0
+_FIRES_FOR_S = {"test": 60.0, "notifier-unhealthy": 3600.0, "fix-outcome": 3600.0}
 # Of a heartbeat: one may be lost, and one late.
 _HEARTBEATS_FIRED_FOR = 3.0
 PUSH_PATH = "/api/v2/alerts"
@@ -203,7 +211,12 @@ PUSH_PATH = "/api/v2/alerts"
 def render_alertmanager_push(notice: Notice, receiver: Receiver) -> Message:
     """The alerts as its API takes them."""
     every_s = receiver.heartbeat_every_s or 0.0
-    pushed = [_pushed_alert(notice, alert, every_s) for alert in labelled_alerts(notice)]
+    pushed = [
+        _alert_json(alert, rfc3339(_ends_at_s(notice, alert, every_s)))
+        # It wants an address or nothing.
+        | ({"generatorURL": alert.url} if alert.url else {})
+        for alert in labelled_alerts(notice)
+    ]
     return Message(json_text(pushed))
 
 
@@ -215,24 +228,9 @@ def push_url(url: str) -> str:
     return urlunsplit(parts._replace(path=path))
 
 
-def _pushed_alert(notice: Notice, alert: LabelledAlert, heartbeat_every_s: float) -> _AlertJson:
-    return {
-        "labels": dict(alert.labels),
-        "annotations": dict(alert.annotations),
-        "startsAt": rfc3339(alert.starts_at_s),
-        "endsAt": rfc3339(_ends_at_s(notice, alert, heartbeat_every_s)),
-        # It wants an address or nothing.
-        **({"generatorURL": alert.url} if alert.url else {}),
-    }
-
-
 def _ends_at_s(notice: Notice, alert: LabelledAlert, heartbeat_every_s: float) -> float:
     if alert.status == "resolved" and alert.ends_at_s is not None:
         return alert.ends_at_s
-    if notice.kind == "test":
-        return notice.at_s + _TEST_FIRES_FOR_S
-    if notice.kind in ("notifier-unhealthy", "fix-outcome"):
-        return notice.at_s + _NEWS_FIRES_FOR_S
     if notice.kind == "heartbeat":
         return notice.at_s + _HEARTBEATS_FIRED_FOR * heartbeat_every_s
-    return notice.at_s + PUSH_FIRES_FOR_S
+    return notice.at_s + _FIRES_FOR_S.get(notice.kind, PUSH_FIRES_FOR_S)

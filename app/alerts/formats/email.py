@@ -20,7 +20,7 @@ _MESSAGE_ID_HOST = "paceline.invalid"  # of ids alone: no mail goes there
 
 
 def mailto_address(url: str) -> str | None:
-    """Whom a mailto: URL names; None where that is no one plain address."""
+    """The address of a mailto: URL; None where it is not one plain address."""
     address = url.removeprefix(_SCHEME)
     return address if url.startswith(_SCHEME) and is_mail_address(address) else None
 
@@ -61,9 +61,9 @@ def _lines(notice: Notice) -> Iterator[str]:
         yield defang_links(notice.sub)
     if notice.page_url:
         yield from ("", notice.page_url)
-    if known := notice_facts(notice):
+    if facts := notice_facts(notice):
         yield ""
-        yield from (f"{name}: {defang_links(value)}" for name, value in known)
+        yield from (f"{name}: {defang_links(value)}" for name, value in facts)
     if len(notice.alerts) > 1:
         yield from ("", "All of them:")
         yield from (f"- {defang_links(alert.sentence)}" for alert in notice.alerts)

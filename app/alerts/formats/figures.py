@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from app import formatting
 from app.alerts.alert import Blame, Detail, SuggestedFix
 from app.alerts.notice import Notice, NoticeAlert, NoticeKind
+from app.result.words import fix_wins
 
 _MAX_NAMED = 3
 _HEADINGS: dict[NoticeKind, str] = {
@@ -48,13 +49,13 @@ def notice_facts(notice: Notice) -> list[tuple[str, str]]:
         if lead.status == "firing"
         else _resolved_facts(notice, lead)
     )
-    found = [(name, value) for name, value in known if value is not None]
+    facts = [(name, value) for name, value in known if value is not None]
     if notice.as_of_s is not None and notice.behind_s is not None:
         # For people who read the message later.
         behind = formatting.short_duration(notice.behind_s)
         at = formatting.utc_time(notice.as_of_s, 0.0)
-        found.append(("As of", f"{at}, {behind} before this message"))
-    return found
+        facts.append(("As of", f"{at}, {behind} before this message"))
+    return facts
 
 
 def culprit_names(blame: Blame) -> str | None:
@@ -74,10 +75,9 @@ def _first_names(named: Sequence[str], number: int) -> str | None:
 
 def fix_text(fix: SuggestedFix) -> str:
     """The fix with its predicted gain."""
-    return (
-        f"{formatting.bidi_isolated(fix.title)}: {formatting.ratio(fix.speed_up)} as fast, "
-        f"{formatting.rough_gpu_hours(fix.gpu_hours_per_day)} a day less, predicted"
-    )
+    wins = fix_wins(fix.gpu_hours_per_day, fix.gpu_hours_per_day_range)
+    title, speed_up = formatting.bidi_isolated(fix.title), formatting.ratio(fix.speed_up)
+    return f"{title}: {speed_up} as fast, {wins}"
 
 
 def _firing_facts(notice: Notice, detail: Detail) -> Iterator[tuple[str, str | None]]:
@@ -122,5 +122,5 @@ def _cost(detail: Detail) -> str | None:
 def _subjects(detail: Detail) -> str | None:
     if detail.blame is not None:
         return culprit_names(detail.blame)
-    named = [formatting.bidi_isolated(name) for name in detail.names[:_MAX_NAMED]]
-    return _first_names(named, max(detail.num_named, len(detail.names)))
+    names = [formatting.bidi_isolated(name) for name in detail.names[:_MAX_NAMED]]
+    return _first_names(names, max(detail.num_named, len(detail.names)))

@@ -1,4 +1,4 @@
-"""PagerDuty Events v2: one incident for each rule on each job, opened, acknowledged, resolved."""
+"""PagerDuty Events v2: one incident per rule and job, opened, acknowledged, resolved."""
 
 import hashlib
 import json
@@ -51,7 +51,7 @@ def render_pagerduty(notice: Notice, receiver: Receiver) -> Message:
 
 
 def dedup_key(notice: Notice) -> str:
-    """Dedup key: one for each rule and job."""
+    """Dedup key: one per rule and job."""
     return "paceline-" + hashlib.sha256(notice.group_key.encode()).hexdigest()[:32]
 
 
@@ -63,10 +63,10 @@ def with_routing_key(body: str, secrets: Sequence[str]) -> str:
 
 def _details(notice: Notice) -> dict[str, Any]:
     """All that is known, in which only our own addresses are links: its page makes some of all."""
-    known = notice_content(notice)
-    facts = {**dict(notice_facts(notice)), "status": notice_heading(notice), **known}
+    content = notice_content(notice)
+    facts = {**dict(notice_facts(notice)), "status": notice_heading(notice), **content}
     details: dict[str, Any] = map_texts(facts, defang_links)
-    return details | {name: known[name] for name in _OWN_LINKS}
+    return details | {name: content[name] for name in _OWN_LINKS}
 
 
 def _links(notice: Notice) -> list[dict[str, str]]:

@@ -41,7 +41,7 @@ def format_takes(format_: Format, kind: NoticeKind) -> bool:
 
 
 def knows_each_alert(format_: Format) -> bool:
-    """Whether receivers of this format keep a state for each alert.
+    """Whether receivers of this format keep a state per alert.
 
     Others keep one for the whole group, or none: they get a message for people.
     """

@@ -37,14 +37,14 @@ def render_slack(notice: Notice, receiver: Receiver) -> Message:
 
 
 def is_image_refused(body: str, status: int | None) -> bool:
-    """Whether it may well be the image for which Slack takes nothing of this message."""
+    """Whether Slack may have refused this message because of its image."""
     return status == _REFUSED_STATUS and any(
         block["type"] == "image" for block in json.loads(body)["blocks"]
     )
 
 
 def without_image(body: str) -> str:
-    """The message without its image: Slack may refuse all of one whose image it cannot fetch."""
+    """The message without its image: Slack may refuse a message if it cannot fetch the image."""
     content = json.loads(body)
     blocks = [block for block in content["blocks"] if block["type"] != "image"]
     return json_text(content | {"blocks": blocks})

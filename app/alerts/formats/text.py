@@ -23,7 +23,7 @@ _JOINERS = "\u200c\u200d"
 _ISOLATE, _END_ISOLATE = "\u2068", "\u2069"
 _ISOLATES = re.compile(f"[{_ISOLATE}{_END_ISOLATE}]")
 _ALLOWED_INVISIBLE = frozenset(_JOINERS + _ISOLATE + _END_ISOLATE)
-# What mailboxes and chats make a link of, whatever a format says. A bare name they may link all the
+# Texts that mailboxes and chats turn into links in every format. They may link a bare name all the
 # same: it cannot be told from a host's.
 _LINKS = re.compile(
     r"(?i)(?P<scheme>[a-z][a-z0-9+.-]{0,30})://|\b(?P<plain>mailto|tel|data):|\bwww\."
@@ -35,7 +35,7 @@ _LINE_BREAKS = frozenset("\t\n\v\f\r\x85\u2028\u2029")
 def one_line(text: str, most_chars: int) -> str:
     """The text on one line of at most so many characters.
 
-    Marks that turn the direction of text, and whatever else cannot be seen, are left out: a name
+    Marks that turn the direction of text, and other invisible characters, are left out: a name
     must not be able to look like another, or like the words around it.
     """
     # A name of a million characters is not looked at as a whole; some of these may fall away.
@@ -62,9 +62,9 @@ def map_texts(value: Any, change: Callable[[str], str]) -> Any:
     if isinstance(value, str):
         return change(value)
     if isinstance(value, Mapping):
-        return {map_texts(key, change): map_texts(each, change) for key, each in value.items()}
+        return {map_texts(key, change): map_texts(item, change) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [map_texts(each, change) for each in value]
+        return [map_texts(item, change) for item in value]
     return value
 
 
@@ -96,8 +96,8 @@ _MAX_NAMES = 10
 _MAX_CULPRITS = 5
 # Names keep what tells them apart also where sentences are cut.
 _MIN_NAME_CHARS = 60
-# All labels of an alert together. Not part of `_SIZES`: some receivers know an alert by its labels,
-# which therefore have to be the same whatever else is in a message.
+# All labels of an alert together. Not part of `_SIZES`: some receivers identify an alert by its
+# labels, which therefore have to be the same in every message.
 _MAX_LABELS_BYTES = 2000
 _MAX_LABEL_CHARS = 256
 
@@ -115,15 +115,15 @@ def shorten_notice(
     notice: Notice, num_alerts: int = MAX_LISTED_ALERTS, most_chars: int = 500
 ) -> Notice:
     """The notice with so many alerts at most, and all texts from outside harmless and short."""
-    kept = notice.alerts[:num_alerts]
+    listed = notice.alerts[:num_alerts]
     name_chars = max(most_chars // 2, _MIN_NAME_CHARS)
     return replace(
         notice,
         job_name=_one_line_or_none(notice.job_name, name_chars),
         sentence=one_line(notice.sentence, most_chars),
         sub=one_line(notice.sub, most_chars),
-        alerts=[_notice_alert(alert, most_chars) for alert in kept],
-        num_more=notice.num_more + len(notice.alerts) - len(kept),
+        alerts=[_notice_alert(alert, most_chars) for alert in listed],
+        num_more=notice.num_more + len(notice.alerts) - len(listed),
         page_url=_url(notice.page_url),
         image_url=_url(notice.image_url),
         runbook_url=_url(notice.runbook_url),

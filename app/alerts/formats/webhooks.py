@@ -83,19 +83,11 @@ def _rfc3339_or_none(unix_s: float | None) -> str | None:
 def notice_content(notice: Notice) -> dict[str, Any]:
     """All of the notice as plain data, for programs."""
     return {
-        "kind": notice.kind,
-        "is_repeat": notice.is_repeat,
-        "is_partly_resolved": notice.is_partly_resolved,
-        "project": notice.project,
+        **_fields(notice, "kind", "is_repeat", "is_partly_resolved", "project"),
         "job_id": notice.job,
-        "job_name": notice.job_name,
-        "rule": notice.rule,
-        "severity": notice.severity,
-        "sentence": notice.sentence,
-        "sub": notice.sub,
+        **_fields(notice, "job_name", "rule", "severity", "sentence", "sub"),
         "url": notice.page_url,
-        "image_url": notice.image_url,
-        "runbook_url": notice.runbook_url,
+        **_fields(notice, "image_url", "runbook_url"),
         "alerts": [_alert(alert) for alert in notice.alerts],
         "num_more": notice.num_more,
         "as_of": _rfc3339_or_none(notice.as_of_s),
@@ -105,55 +97,46 @@ def notice_content(notice: Notice) -> dict[str, Any]:
 
 
 def _alert(alert: NoticeAlert) -> dict[str, Any]:
-    now, was = alert.detail, alert.was
+    now, blame = alert.detail, alert.detail.blame
+    finding = None
+    if blame is not None:
+        finding = {
+            **_fields(blame, "cause", "sentence", "cost", "confidence"),
+            "culprits": [culprit.as_json() for culprit in blame.culprits],
+            "num_culprits": blame.num_culprits,
+        }
     return {
-        "fingerprint": alert.fingerprint,
-        "event_id": alert.event_id,
-        "status": alert.status,
-        "severity": alert.severity,
+        **_fields(alert, "fingerprint", "event_id", "status", "severity"),
         "labels": dict(alert.labels),
         "sentence": alert.sentence,
         "starts_at": rfc3339(alert.starts_at_s),
         "ends_at": _rfc3339_or_none(alert.ends_at_s),
-        "threshold": alert.threshold,
-        "runbook_url": alert.runbook_url,
-        "assigned_to": alert.assigned_to,
-        "note": alert.note,
-        "gpu_time_wasted": now.gpu_time_wasted,
-        "num_gpus": now.num_gpus,
+        **_fields(alert, "threshold", "runbook_url", "assigned_to", "note"),
+        **_fields(now, "gpu_time_wasted", "num_gpus"),
         "window": now.window_id,
-        "finding": None
-        if now.blame is None
-        else {
-            "cause": now.blame.cause,
-            "sentence": now.blame.sentence,
-            "cost": now.blame.cost,
-            "confidence": now.blame.confidence,
-            "culprits": [culprit.as_json() for culprit in now.blame.culprits],
-            "num_culprits": now.blame.num_culprits,
-        },
+        "finding": finding,
         "fix": None if now.fix is None else asdict(now.fix),
         "names": list(now.names),
         "num_named": now.num_named,
         **_figures(now),
-        "was": None if was is None else _figures(was),
+        "was": None if alert.was is None else _figures(alert.was),
     }
 
 
-def _figures(detail: Detail) -> dict[str, float | str | None]:
-    """Those that a resolved alert has twice."""
+def _figures(detail: Detail) -> dict[str, Any]:
+    """The figures that a resolved alert has twice."""
     return {
-        "value": detail.value,
-        "slowdown": detail.slowdown,
-        "gpu_hours_lost_per_hour": detail.gpu_hours_lost_per_hour,
-        "since_step": detail.since_step,
+        **_fields(detail, "value", "slowdown", "gpu_hours_lost_per_hour", "since_step"),
         "since_at": _rfc3339_or_none(detail.since_at_s),
     }
 
 
+def _fields(record: object, *names: str) -> dict[str, Any]:
+    return {name: getattr(record, name) for name in names}
+
+
 # What is put behind the check's address, by the kind of notice. Others are not sent to checks.
 PING_PATHS: Mapping[NoticeKind, str] = {"heartbeat": "", "service-down": "/fail", "test": "/log"}
-_CHANGES_NOTHING = "/log"
 
 
 def render_healthchecks(notice: Notice, receiver: Receiver) -> Message:
@@ -166,5 +149,5 @@ def ping_url(url: str, kind: NoticeKind) -> str:
     """Where the ping of this kind goes, of the check at this address."""
     parts = urlsplit(url)
     # What stands behind the path, such as ?create=1, stays there.
-    behind = PING_PATHS.get(kind, _CHANGES_NOTHING)
+    behind = PING_PATHS.get(kind, "/log")  # which changes nothing
     return urlunsplit(parts._replace(path=parts.path.rstrip("/") + behind))

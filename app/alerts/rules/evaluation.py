@@ -30,35 +30,6 @@ from app.result.finding import Finding
 from app.result.window_result import TopFix
 from app.trace.job import job_of
 
-
-class OnsetMemory:
-    """First steps of alerts whose rule was removed.
-
-    A new rule on the same figure keeps the onset, instead of beginning with the next window.
-    """
-
-    def __init__(self) -> None:
-        self._onsets: dict[tuple[On | None, str], Detail] = {}
-
-    def remember(self, states: Iterable[AlertState]) -> None:
-        """These alerts are about to end with their rules."""
-        firing = (state for state in states if state.phase == "firing")
-        self._onsets |= {(each.detail.on, each.subject): each.detail for each in firing}
-
-    def with_onset(self, reading: SubjectReading, on: On, subject: str) -> SubjectReading:
-        """The reading with the remembered first step, unless it has its own."""
-        known = self._onsets.get((on, subject))
-        if known is None or known.since_step is None or reading.detail.since_step is not None:
-            return reading
-        since_step, since_at_s = known.since_step, known.since_at_s
-        detail = structs.replace(reading.detail, since_step=since_step, since_at_s=since_at_s)
-        return replace(reading, detail=detail)
-
-    def forget(self, seen: Collection[On]) -> None:
-        """Drop remembered onsets of figures that were evaluated in this window."""
-        self._onsets = {key: each for key, each in self._onsets.items() if key[0] not in seen}
-
-
 # Transitions that may cause a notification.
 NOTIFYING_KINDS = frozenset({"firing", "resolved", "data-again"})
 
@@ -115,19 +86,19 @@ class RuleWindow:
         return self.figure.lost_share(self.facts, self.values[subject]) or 0.0
 
     def read(self, subject: str, num_more: int = 0) -> SubjectReading:
-        """What the window says of one of them."""
+        """The reading of one of the subjects."""
         value = self.values.get(subject)
         if value is None:
             return SubjectReading(None, detail=self._detail(subject, None, None))
         finding = self.figure.blame(self.facts, subject)
-        named = {} if finding is None else self.facts.accused.labels(finding)
+        finding_labels = {} if finding is None else self.facts.accused.labels(finding)
         return SubjectReading(
             value,
             self.figure.is_sure(self.rule, self.facts, subject),
-            self.figure.is_found,
+            self.figure.is_present,
             self._is_over(subject),
             structs.replace(self._detail(subject, value, finding), num_named=num_more),
-            {**named, **self.figure.labels(self.facts, subject)},
+            {**finding_labels, **self.figure.labels(self.facts, subject)},
         )
 
     def _is_over(self, subject: str) -> bool:
@@ -135,10 +106,10 @@ class RuleWindow:
         finding = self.figure.blame(self.facts, subject)
         return finding is not None and finding.end_step is not None
 
-    def _detail(self, subject: str, value: float | None, found: Finding | None) -> Detail:
+    def _detail(self, subject: str, value: float | None, blamed: Finding | None) -> Detail:
         facts = self.facts.shown
         rest, is_of_whole_loss = facts.result.unexplained, self.rule.on in _OF_WHOLE_LOSS
-        finding = None if found is None else self.facts.shown_finding(found)
+        finding = None if blamed is None else self.facts.shown_finding(blamed)
         value = None if value is None else self.shown.get(subject, value)
         share = None if value is None else self.figure.lost_share(facts, value)
         return Detail(
@@ -152,7 +123,7 @@ class RuleWindow:
             since_at_s=None if finding is None else unix_time(finding.onset_at),
             window_id=self.facts.window_id,
             blame=None if finding is None else blame_of(finding),
-            fix=None if finding is None else _fix_of(finding, facts.result.advice),
+            fix=None if finding is None else suggested_fix(finding, facts.result.advice),
             unexplained=None if rest is None or not is_of_whole_loss else rest.sentence,
         )
 
@@ -175,11 +146,13 @@ def blame_of(finding: Finding) -> Blame:
     )
 
 
-def _fix_of(finding: Finding, advice: TopFix | None) -> SuggestedFix | None:
+def suggested_fix(finding: Finding, advice: TopFix | None) -> SuggestedFix | None:
     """The advised fix, if it removes this finding's cause, and that goes on."""
     if finding.end_step is not None or advice is None or advice.cause != finding.cause:
         return None
     first = next(iter(advice.paste), None) if advice.fix in _FIXES_BY_COMMAND else None
+    if any(need.fact == "scheduler" for need in advice.needs):
+        first = None  # it may be that of another scheduler; the page has those of each
     if first is not None and ("\n" in first.text or len(first.text) > _MAX_COMMAND_CHARS):
         first = None
     return SuggestedFix(
@@ -189,6 +162,7 @@ def _fix_of(finding: Finding, advice: TopFix | None) -> SuggestedFix | None:
         gpu_hours_per_day=advice.gpu_hours_per_day,
         command=None if first is None else first.text,
         command_label=None if first is None else first.label,
+        gpu_hours_per_day_range=advice.gpu_hours_per_day_range,
     )
 
 
@@ -202,10 +176,10 @@ _FIXES_BY_COMMAND = ("replace-worker", "resplit-stages", "planned-gc")
 def admit_subjects(
     windows: Sequence[RuleWindow], states: Iterable[AlertState], rules: Mapping[str, Rule]
 ) -> Iterator[tuple[RuleWindow, list[str], int]]:
-    """For each of a job's rules, the subjects to look at, and how many more are over its threshold.
+    """By rule of a job, the subjects to evaluate, and how many more are over its threshold.
 
-    They are those that have an alert, and of those without the most severe and costly, as far as
-    there is room. A whole job's alert always has room: it says more than those of its workers.
+    Subjects that have an alert are evaluated, and of the others the most severe and costly, as far
+    as there is room. A whole job's alert always has room: it says more than those of its workers.
     """
     known: dict[str, set[str]] = {window.rule.name: set() for window in windows}
     for state in states:
@@ -253,7 +227,8 @@ class JobAlerts:
         self._rules: dict[str, Rule] = {}
         self._labels = labels or {}
         self._counted_through = counted_through
-        self._onsets = OnsetMemory()
+        # Of alerts whose rule was removed: a new rule on the same figure keeps their onset.
+        self._onsets: dict[tuple[On | None, str], Detail] = {}
         self._take(rules)
 
     @property
@@ -263,7 +238,7 @@ class JobAlerts:
 
     @property
     def has_pending_by_clock(self) -> bool:
-        """Whether an alert only waits for time to go by."""
+        """Whether an alert on missing data changes by time alone."""
         return any(
             (state.phase == "pending" or state.ceased_s is not None)
             and self._rules[rule].on in MISSING_DATA_READINGS
@@ -272,24 +247,29 @@ class JobAlerts:
         )
 
     def relabel(self, labels: Mapping[str, str]) -> None:
-        """A new run of the job has these labels: alerts begin with them from now on.
+        """Begin alerts with the labels of a new run of the job from now on.
 
-        Those that fire keep theirs, by which receivers know them and are to hear of their end.
+        Firing alerts keep theirs, by which receivers know them.
         """
         self._labels = labels
 
     def apply_rules(self, rules: Sequence[Rule], now_s: float) -> list[AlertChange]:
-        """From now on by these rules; alerts of others are over."""
+        """Use these rules from now on, and end the alerts of others."""
         self._take(rules)
         known = sorted(self._states.items())
         gone = [key for key, state in known if not is_alert_of(self._rules.get(key[0]), state)]
-        self._onsets.remember(self._states[key] for key in gone)
+        ending = [self._states[key] for key in gone]
+        self._onsets |= {
+            (state.detail.on, state.subject): state.detail
+            for state in ending
+            if state.phase == "firing"
+        }
         return [change for key in gone for change in self._end(key, RULE_REMOVED, now_s)]
 
     def add_window(self, facts: WindowFacts, now_s: float) -> list[AlertChange]:
-        """After a window has closed; without figures it takes no alert further.
+        """Move alerts by a window that has closed; one without figures changes no alert.
 
-        But where that lasts, what is known of an alert becomes too old.
+        After too long without figures an alert is without data.
         """
         if facts.state in ("open", "superseded") or not self._is_later(facts.place):
             return []
@@ -305,8 +285,15 @@ class JobAlerts:
             for window, subjects, num_more in admitted:
                 for subject in subjects:
                     changes += self._move_by_window(window, subject, num_more, at)
-            self._onsets.forget({window.rule.on for window in seen})
-        return changes + list(self._move_uncounted({window.rule.name for window in seen}, now_s))
+            evaluated = {window.rule.on for window in seen}
+            self._onsets = {
+                key: detail for key, detail in self._onsets.items() if key[0] not in evaluated
+            }
+        counted = {window.rule.name for window in seen}
+        for key, state in self._states_by_window():
+            if key[0] not in counted:
+                changes += self._apply(key, state_machine.by_uncounted_window(state, now_s), now_s)
+        return changes
 
     def missing_data(self, facts: MissingDataFacts, now_s: float) -> list[AlertChange]:
         """Move alerts on missing data; alerts on windows then are without data."""
@@ -322,10 +309,7 @@ class JobAlerts:
         return changes
 
     def end(self, epoch: int, now_s: float) -> list[AlertChange]:
-        """The job has ended, in this run: nothing of it is pending or fires any more.
-
-        But what a newer run has shown meanwhile, and that it has crashed.
-        """
+        """End the alerts of a job whose run has ended, but for those of a newer run and a crash."""
         keys = sorted(
             key
             for key, state in self._states.items()
@@ -334,7 +318,7 @@ class JobAlerts:
         return [change for key in keys for change in self._end(key, JOB_ENDED, now_s)]
 
     def put_away(self, now_s: float) -> list[AlertChange]:
-        """The job was archived or deleted: nothing of it fires any more."""
+        """End all alerts of a job that was archived or deleted."""
         return [
             change for key in sorted(self._states) for change in self._end(key, JOB_ENDED, now_s)
         ]
@@ -346,18 +330,18 @@ class JobAlerts:
         }
 
     def _end_of_earlier_run(self, epoch: int, now_s: float) -> Iterator[AlertChange]:
-        """In a new run, ends alerts that held the run before against its own beginning."""
+        """End alerts on figures that compare a run with its own past, once a new run has begun."""
         for key, state in self._states_by_window():
             if WINDOW_READINGS[self._rules[key[0]].on].is_of_run and state.epoch != epoch:
                 yield from self._end(key, NO_BASELINE_YET, now_s)
 
     def _is_later(self, place: WindowPosition) -> bool:
-        seen = [
-            window_position(state.window_id) for state in self._states.values() if state.window_id
-        ]
-        if self._counted_through is not None:
-            seen.append(self._counted_through)
-        return all(place > each for each in seen)
+        counted = self._counted_through
+        return (counted is None or place > counted) and all(
+            place > window_position(state.window_id)
+            for state in self._states.values()
+            if state.window_id
+        )
 
     def _rule_windows(self, facts: WindowFacts) -> Iterator[RuleWindow]:
         for rule in self._rules.values():
@@ -373,18 +357,15 @@ class JobAlerts:
     def _move_by_window(
         self, window: RuleWindow, subject: str, num_more: int, at: ObservedWindow
     ) -> Iterator[AlertChange]:
-        rule = window.rule
-        reading = self._onsets.with_onset(window.read(subject, num_more), rule.on, subject)
+        rule, reading = window.rule, window.read(subject, num_more)
+        onset = self._onsets.get((rule.on, subject))
+        if onset is not None and onset.since_step is not None:
+            detail = state_machine.detail_since(reading, onset.since_step, onset.since_at_s)
+            reading = replace(reading, detail=detail)
         fresh = self._new_alert(rule, subject, reading.labels, at.now_s)
         before = self._states.get((rule.name, subject))
         step = state_machine.by_window(rule, before, fresh, reading, at)
         yield from self._apply((rule.name, subject), step, at.now_s)
-
-    def _move_uncounted(self, seen: Collection[str], now_s: float) -> Iterator[AlertChange]:
-        """Alerts of other rules than were `seen` in the window that has closed."""
-        for key, state in self._states_by_window():
-            if key[0] not in seen:
-                yield from self._apply(key, state_machine.by_uncounted_window(state, now_s), now_s)
 
     def _states_by_window(self) -> list[tuple[tuple[str, str], AlertState]]:
         names = {name for name, rule in self._rules.items() if rule.on in WINDOW_READINGS}
@@ -420,16 +401,16 @@ class JobAlerts:
         yield from self._apply(key, state_machine.by_end(self._states[key], reason), now_s)
 
     def _apply(self, key: tuple[str, str], step: AlertStep, now_s: float) -> Iterator[AlertChange]:
-        """Remember the next state; a change, if there is something to be saved."""
+        """Replace the state of an alert; yields a change if there is something to be saved."""
         before = self._states.pop(key, None)
         if step.state is not None:
             self._states[key] = step.state
-        known = step.state or before
-        if known is None or (step.state == before and not step.transitions):
+        latest = step.state or before
+        if latest is None or (step.state == before and not step.transitions):
             return
         events = []
         for kind, detail, reason in step.transitions:
-            then = replace(known, detail=detail)
+            then = replace(latest, detail=detail)
             sentence = alert_sentence(then, kind, reason)
             events.append(AlertEvent.of_state(then, kind, now_s, sentence, reason))
-        yield AlertChange(known.fingerprint, known.rule, step.state, tuple(events))
+        yield AlertChange(latest.fingerprint, latest.rule, step.state, tuple(events))

@@ -1,4 +1,4 @@
-"""What may be said of a rule in a file, on the page or by the API: one model, one set of limits.
+"""The model of a rule in a file, on the page and in the API, with its limits.
 
 Beside its fields a rule must make sense: a threshold can be reached, and named rules exist.
 """
@@ -138,7 +138,7 @@ class RuleIn(BaseModel):
 
     @classmethod
     def of_rule(cls, rule: Rule) -> "RuleIn":
-        """A rule as it would be said; not validated, as the service's own may exceed the limits."""
+        """The model of a rule; not validated, as the service's own may exceed the limits."""
         same: dict[str, Any] = {name: getattr(rule, name) for name in _SAME_FIELDS}
         same["for"] = ForIn.model_construct(windows=rule.for_windows, seconds=rule.for_s)
         return cls.model_construct(
@@ -172,7 +172,7 @@ RuleProblem = tuple[str, str]
 def rule_problems(
     rule: Rule, given: Collection[str], names: Collection[str] | None
 ) -> Iterator[RuleProblem]:
-    """What makes no sense in one rule, of which these keys are given.
+    """The mistakes in one rule that has these keys, beside those of single fields.
 
     `names` are all rules', None where not all of them are known.
     """

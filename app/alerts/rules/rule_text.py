@@ -65,21 +65,25 @@ class YamlReader:
 
     def document(self) -> Any:
         """The value of the only document; None where there is none."""
-        found = None
-        num_documents = 0
+        documents: list[Any] = []
         try:
             while not isinstance(event := self._next(), yaml.StreamEndEvent):
                 if isinstance(event, yaml.DocumentStartEvent):
-                    num_documents += 1
-                    if num_documents > 1:
+                    if documents:
                         self._refuse(event, "a second document: rules are one")
                         break
-                    found = self._value(self._next(), ())
+                    documents.append(self._value(self._next(), ()))
         except _Unreadable:
             self.is_whole = False
             rules = self._lists.get(("rules",))
             return None if rules is None else {"rules": rules}
-        return found
+        return documents[0] if documents else None
+
+    def add_problem(self, place: Place, words: str) -> None:
+        """Add a problem at the line of this place, or of what is around it."""
+        while place and place not in self.lines:
+            place = place[:-1]
+        self.problems.append((self.lines.get(place, 1), words))
 
     def _next(self) -> Any:
         try:
@@ -113,15 +117,15 @@ class YamlReader:
         return event.value if event.style else _plain_value(event.value)
 
     def _mapping(self, place: Place) -> dict[str, Any]:
-        found: dict[str, Any] = {}
+        mapping: dict[str, Any] = {}
         while not isinstance(event := self._next(), yaml.MappingEndEvent):
-            if len(found) == _MAX_KEYS:
+            if len(mapping) == _MAX_KEYS:
                 self._refuse(event, f"more than {_MAX_KEYS:,} keys")
                 raise _Unreadable
             is_text = self._is_taken(event, 0) and isinstance(event, yaml.ScalarEvent)
-            if is_text and event.value not in found:
+            if is_text and event.value not in mapping:
                 self.lines[(*place, event.value)] = event.start_mark.line + 1
-                found[event.value] = self._value(self._next(), (*place, event.value))
+                mapping[event.value] = self._value(self._next(), (*place, event.value))
                 continue
             if is_text:
                 self._refuse(event, f"{event.value!r} stands here a second time")
@@ -129,7 +133,7 @@ class YamlReader:
                 self._refuse(event, "a key that is no text")
             self._skip(event)
             self._skip(self._next())
-        return found
+        return mapping
 
     def _is_taken(self, event: Any, depth: int) -> bool:
         if isinstance(event, yaml.AliasEvent):
@@ -156,7 +160,7 @@ class YamlReader:
 
 
 def _plain_value(text: str) -> str | float | bool | None:
-    """What a scalar without quotes means."""
+    """The value of a scalar without quotes."""
     if text in _NULLS:
         return None
     if _NUMBER.fullmatch(text):
@@ -196,7 +200,7 @@ def rules_of_file(path: Path) -> list[Rule]:
 
 
 def parse_rules(text: str, source: str = "rules") -> list[Rule]:
-    """The rules that a text says; `source` is what it is called in errors.
+    """The rules in a text; `source` is its name in errors.
 
     Raises:
         InvalidRules: something is wrong; it has the lines of all of it.
@@ -219,70 +223,67 @@ def _rules(document: Any, reader: YamlReader) -> list[Rule]:
     if document is None and not reader.is_whole:
         return []
     if not isinstance(document, dict) or set(document) != {"rules"}:
-        line = reader.lines.get((), 1)
-        reader.problems.append((line, "want one key, rules, with a list of them"))
+        reader.add_problem((), "want one key, rules, with a list of them")
         return []
-    items, line = document["rules"], reader.lines["rules",]
+    items = document["rules"]
     if not isinstance(items, list):
         # A file that was cut off must not end all watching.
-        reader.problems.append((line, "rules: want a list; [] if nothing is to be watched"))
+        reader.add_problem(("rules",), "rules: want a list; [] if nothing is to be watched")
         return []
     if len(items) > MAX_RULES:
-        reader.problems.append((line, f"{len(items)} rules: at most {MAX_RULES}"))
+        reader.add_problem(("rules",), f"{len(items)} rules: at most {MAX_RULES}")
         return []
-    named = {
+    name_at = {
         at: item["name"]
         for at, item in enumerate(items)
         if isinstance(item, dict) and isinstance(item.get("name"), str)
     }
     # The names of rules after an error of syntax are unknown.
-    names = set(named.values()) if reader.is_whole else None
+    names = set(name_at.values()) if reader.is_whole else None
     read = (_rule(item, ("rules", at), names, reader) for at, item in enumerate(items))
     rules = [rule for rule in read if rule is not None]
-    seen: set[str] = set()
-    for at, name in named.items():
-        if name in seen:
-            words = f"name: another rule is called {name!r}"
-            reader.problems.append((reader.lines["rules", at, "name"], words))
-        seen.add(name)
+    firsts = {name: at for at, name in reversed(name_at.items())}
+    for at, name in name_at.items():
+        if firsts[name] != at:
+            reader.add_problem(("rules", at, "name"), f"name: another rule is called {name!r}")
     return rules
 
 
 def _rule(item: Any, place: Place, names: set[str] | None, reader: YamlReader) -> Rule | None:
     """The rule of an item of the list, if it is one."""
-    line = reader.lines[place]
     if not isinstance(item, dict):
-        reader.problems.append((line, "want a rule: name, on and more"))
+        reader.add_problem(place, "want a rule: name, on and more")
         return None
     try:
-        said = {key: value for key, value in item.items() if value is not None or key not in _KEYS}
-        if isinstance(labels := said.get("labels"), dict):
-            said["labels"] = {key: "" if value is None else value for key, value in labels.items()}
-        given = RuleIn.model_validate(said)
+        fields = {
+            key: value for key, value in item.items() if value is not None or key not in _KEYS
+        }
+        if isinstance(labels := fields.get("labels"), dict):
+            fields["labels"] = {name: "" if text is None else text for name, text in labels.items()}
+        given = RuleIn.model_validate(fields)
     except ValidationError as refused:
         for error in refused.errors(include_url=False):
-            reader.problems.append(_problem(error, place, reader))
+            reader.add_problem(*_problem(error, place, reader))
         return None
     rule = given.rule()
     for key, words in rule_problems(rule, given.model_fields_set, names):
-        reader.problems.append((reader.lines.get((*place, key), line), words))
+        reader.add_problem((*place, key), words)
     return rule
 
 
-def _problem(error: ErrorDetails, of_rule: Place, reader: YamlReader) -> tuple[int, str]:
-    """Line and words of a value that the model refuses."""
+def _problem(error: ErrorDetails, of_rule: Place, reader: YamlReader) -> tuple[Place, str]:
+    """Place and words of a value that the model refuses."""
     is_key = error["loc"][-1] == "[key]"
     inner = error["loc"][:-1] if is_key else error["loc"]
     place = (*of_rule, *inner)
-    line = reader.lines.get(place, reader.lines[of_rule])
     key = ".".join(map(str, inner))
     if error["type"] == "missing":
-        return line, f"a rule without {key}"
+        return place, f"a rule without {key}"
     if error["type"] == "extra_forbidden":
         *outer, name = inner
         known = ForIn.model_fields if outer else _KEYS
         where = f"{outer[0]}: " if outer else ""
-        return line, f"{where}no key {_shortened(str(name))}: there are {', '.join(known)}"
+        return place, f"{where}no key {_shortened(str(name))}: there are {', '.join(known)}"
     top = str(inner[0])
     if is_key:
         key, given, wanted = top, str(inner[-1]), LABEL_NAME_WANTED
@@ -290,12 +291,12 @@ def _problem(error: ErrorDetails, of_rule: Place, reader: YamlReader) -> tuple[i
         given = reader.written.get(place, "")
         wanted = WANTED[key if key in WANTED else f"{top}.*"]
     if error["type"] == UNUSABLE:
-        return line, f"{key}: {error['msg']}"
+        return place, f"{key}: {error['msg']}"
     if error["type"] == "too_long":
-        return line, f"{key}: too many: want at most {error['ctx']['max_length']}"
-    said = f"{key}: {_shortened(given)}: want {wanted}" if given else f"{key}: want {wanted}"
+        return place, f"{key}: too many: want at most {error['ctx']['max_length']}"
+    words = f"{key}: {_shortened(given)}: want {wanted}" if given else f"{key}: want {wanted}"
     is_unquoted = error["type"] == "string_type" and isinstance(error["input"], bool | float | int)
-    return line, f'{said}: write "{given}" with quotes' if is_unquoted else said
+    return place, f'{words}: write "{given}" with quotes' if is_unquoted else words
 
 
 _KEYS = tuple(field.alias or name for name, field in RuleIn.model_fields.items())
@@ -314,8 +315,8 @@ def dump_rules(rules: Sequence[Rule]) -> str:
 
 
 def _rule_yaml(rule: Rule) -> str:
-    said = RuleIn.of_rule(rule).model_dump(by_alias=True, warnings=False)
-    lines = [f"{key}: {_yaml(value)}\n" for key, value in said.items() if value not in _LEFT_OUT]
+    fields = RuleIn.of_rule(rule).model_dump(by_alias=True, warnings=False)
+    lines = [f"{key}: {_yaml(value)}\n" for key, value in fields.items() if value not in _LEFT_OUT]
     return "  - " + "    ".join(lines)
 
 
@@ -333,12 +334,6 @@ def _yaml(value: Any) -> str:
 
 def _quoted(text: str) -> str:
     """As it is where it means itself everywhere, else in quotes: JSON's are YAML's, too."""
-    is_safe = text.isascii() and text.replace("-", "").isalpha() and text[0].isalpha()
-    return (
-        text
-        if is_safe and text.lower() not in _YAML_WORDS
-        else json.dumps(text, ensure_ascii=False)
-    )
-
-
-_YAML_WORDS = {"true", "false", "yes", "no", "on", "off", "null", "y", "n"}
+    is_word = text.isascii() and text.replace("-", "").isalpha() and text[0].isalpha()
+    is_plain = is_word and text.lower() not in (*_BOOLEANS, "null", "y", "n")
+    return text if is_plain else json.dumps(text, ensure_ascii=False)

@@ -20,16 +20,17 @@ ThresholdSide = Literal["over", "ended", "unsure", "between", "under"]
 
 @dataclass(frozen=True, slots=True)
 class SubjectReading:
-    """What a window that counts says of one subject; `value` is None where it is not found.
+    """The figure of one subject in a window that counts; `value` is None where it has none.
 
-    One that `is_sure` may raise an alert, another only hold it up. `is_found` says that the same
-    trouble is still there, so that windows in which it costs little break no row of others. One
-    that `is_over` by the window's end counts, as it may come back, but raises nothing itself.
+    Only a figure that `is_sure` may raise an alert; others keep one up. `is_present` says that the
+    same trouble is still there, so that a window in which it costs little does not end a row of
+    windows. Trouble that `is_over` by the window's end counts, as it may come back, but raises no
+    alert.
     """
 
     value: float | None
     is_sure: bool = True
-    is_found: bool = False
+    is_present: bool = False
     is_over: bool = False
     detail: Detail = field(default_factory=Detail)
     labels: Mapping[str, str] = field(default_factory=dict)
@@ -72,7 +73,7 @@ BETWEEN_WEIGHT = 0.5
 
 
 class Transition(NamedTuple):
-    """A transition, with what was known then and, where the kind does not say it all, why."""
+    """A transition with the alert's details at that moment, and perhaps a reason."""
 
     kind: AlertEventKind
     detail: Detail
@@ -81,7 +82,7 @@ class Transition(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class AlertStep:
-    """What one reading did: the next state, None at rest, and the transitions on the way there."""
+    """Effect of one reading: the next state, None at rest, and the transitions on the way there."""
 
     state: AlertState | None
     transitions: tuple[Transition, ...] = ()
@@ -94,14 +95,14 @@ def by_window(
     reading: SubjectReading,
     at: ObservedWindow,
 ) -> AlertStep:
-    """The alert after a complete window; `fresh` is what it would begin as.
+    """The alert after a complete window; `fresh` is a new alert of the same subject.
 
     The window must be a later one than the last that counted.
     """
     where = threshold_side(rule, reading)
+    counts = where in ("over", "ended")
     if before is None:
-        counts = where in ("over", "ended")
-        return _begin(rule, fresh, reading, at) if counts else AlertStep(None)
+        return _count_window(rule, None, fresh, reading, at) if counts else AlertStep(None)
     if before.phase == "firing":
         return _firing(rule, before, fresh, reading, where, at)
     if before.epoch != at.epoch:
@@ -109,9 +110,9 @@ def by_window(
         again = by_window(rule, None, fresh, reading, at)
         cleared = Transition("cleared", before.detail, RUN_RESTARTED)
         return AlertStep(again.state, (cleared, *again.transitions))
-    if where in ("unsure", "between") and reading.is_found:
+    if where in ("unsure", "between") and reading.is_present:
         return AlertStep(replace(before, window_id=at.window_id))
-    if where not in ("over", "ended"):
+    if not counts:
         return AlertStep(None, (Transition("cleared", _detail_at_end(reading, before, at)),))
     return _count_window(rule, before, fresh, reading, at)
 
@@ -139,44 +140,40 @@ def by_end(before: AlertState, reason: str) -> AlertStep:
     return AlertStep(None, (Transition(kind, before.detail, reason),))
 
 
-def _begin(rule: Rule, fresh: AlertState, reading: SubjectReading, at: ObservedWindow) -> AlertStep:
-    began = replace(
-        fresh,
-        began_at_s=at.now_s,
-        epoch=at.epoch,
-        window_id=at.window_id,
-        num_windows=1,
-        held_s=at.took_s,
-        detail=_detail_since(reading, at.first_step, at.first_at_s),
-    )
-    return _fire_if_due(rule, began, reading, at.now_s) or AlertStep(
-        began, (Transition("pending", began.detail),)
-    )
-
-
 def _count_window(
-    rule: Rule, before: AlertState, fresh: AlertState, reading: SubjectReading, at: ObservedWindow
+    rule: Rule,
+    before: AlertState | None,
+    fresh: AlertState,
+    reading: SubjectReading,
+    at: ObservedWindow,
 ) -> AlertStep:
-    """Count one more window in a row, and update the details."""
+    """Count one more window in a row, and update the details; without `before` it is the first."""
+    if before is None:
+        num_windows, held_s, began_at_s = 0, 0.0, at.now_s
+        since: tuple[int | None, float | None] = at.first_step, at.first_at_s
+    else:
+        num_windows, held_s, began_at_s = before.num_windows, before.held_s, before.began_at_s
+        since = before.detail.since_step, before.detail.since_at_s
     state = replace(
         fresh,
-        began_at_s=before.began_at_s,
+        began_at_s=began_at_s,
         epoch=at.epoch,
         window_id=at.window_id,
-        num_windows=before.num_windows + 1,
-        held_s=before.held_s + at.took_s,
-        detail=_detail_since(reading, before.detail.since_step, before.detail.since_at_s),
+        num_windows=num_windows + 1,
+        held_s=held_s + at.took_s,
+        detail=detail_since(reading, *since),
     )
-    return _fire_if_due(rule, state, reading, at.now_s) or AlertStep(state)
+    is_due = state.num_windows >= rule.for_windows and state.held_s >= rule.for_s
+    if is_due and not reading.is_over:
+        return fire(state, at.now_s)
+    return AlertStep(state, () if before else (Transition("pending", state.detail),))
 
 
-def _detail_since(
-    reading: SubjectReading, usual_step: int | None, usual_at_s: float | None
-) -> Detail:
+def detail_since(reading: SubjectReading, step: int | None, at_s: float | None) -> Detail:
     """The details, with this step and its time if they have no first step."""
     if reading.detail.since_step is not None:
         return reading.detail
-    return structs.replace(reading.detail, since_step=usual_step, since_at_s=usual_at_s)
+    return structs.replace(reading.detail, since_step=step, since_at_s=at_s)
 
 
 def _firing(
@@ -206,7 +203,8 @@ def _firing(
     if where in ("unsure", "ended"):
         # The loss is the same; only its cause has become uncertain.
         return AlertStep(replace(state, num_windows=0, held_s=0.0, below_s=0.0), back)
-    below_s = (0.0 if is_new_run else before.below_s) + _below_s(where, at)
+    below_s = 0.0 if is_new_run else before.below_s
+    below_s += at.took_s if where == "under" else BETWEEN_WEIGHT * at.took_s
     if below_s >= rule.keep_firing_s and (where == "under" or rule.keep_firing_s > 0):
         return AlertStep(None, (*back, Transition("resolved", _detail_at_end(reading, before, at))))
     step, at_s = _well_since(before, at)
@@ -230,10 +228,6 @@ def _well_since(before: AlertState, at: ObservedWindow) -> tuple[int, float | No
     return at.first_step, at.first_at_s
 
 
-def _below_s(where: ThresholdSide, at: ObservedWindow) -> float:
-    return at.took_s if where == "under" else BETWEEN_WEIGHT * at.took_s
-
-
 def _detail_at_end(reading: SubjectReading, before: AlertState, at: ObservedWindow) -> Detail:
     """Details at the end, without those of the time before."""
     step, at_s = _well_since(before, at)
@@ -246,14 +240,6 @@ def _detail_at_end(reading: SubjectReading, before: AlertState, at: ObservedWind
     )
 
 
-def _fire_if_due(
-    rule: Rule, state: AlertState, reading: SubjectReading, now_s: float
-) -> AlertStep | None:
-    is_due = state.num_windows >= rule.for_windows and state.held_s >= rule.for_s
-    is_due &= not reading.is_over
-    return fire(state, now_s) if is_due else None
-
-
 def fire(state: AlertState, now_s: float) -> AlertStep:
     """It has held for long enough."""
     state = replace(state, phase="firing", firing_at_s=now_s)
@@ -264,19 +250,15 @@ def by_clock(
     rule: Rule, before: AlertState | None, fresh: AlertState, *, holds: bool, now_s: float
 ) -> AlertStep:
     """The alert of a rule without figures, that holds or not at this moment (Unix seconds)."""
-    if before is None:
-        if not holds:
-            return AlertStep(None)
-        state = replace(fresh, began_at_s=now_s)
-        return _fire_if_due_by_clock(rule, state, now_s) or AlertStep(
-            state, (Transition("pending", state.detail),)
-        )
-    if before.phase == "firing":
+    if before is not None and before.phase == "firing":
         return _firing_by_clock(rule, before, fresh, holds=holds, now_s=now_s)
     if not holds:
-        return AlertStep(None, (Transition("cleared", before.detail),))
-    state = replace(fresh, began_at_s=before.began_at_s)
-    return _fire_if_due_by_clock(rule, state, now_s) or AlertStep(state)
+        return AlertStep(None, (Transition("cleared", before.detail),) if before else ())
+    state = replace(fresh, began_at_s=before.began_at_s if before else now_s)
+    held_s = max(0.0, now_s - state.began_at_s)
+    if held_s >= rule.for_s:
+        return fire(replace(state, held_s=held_s), now_s)
+    return AlertStep(state, () if before else (Transition("pending", state.detail),))
 
 
 def _firing_by_clock(
@@ -288,9 +270,3 @@ def _firing_by_clock(
     if now_s - ceased_s >= rule.keep_firing_s:
         return AlertStep(None, (Transition("resolved", before.detail),))
     return AlertStep(replace(before, ceased_s=ceased_s))
-
-
-def _fire_if_due_by_clock(rule: Rule, state: AlertState, now_s: float) -> AlertStep | None:
-    """The alert that has held long enough by the clock; None as long as it has not."""
-    held_s = max(0.0, now_s - state.began_at_s)
-    return fire(replace(state, held_s=held_s), now_s) if held_s >= rule.for_s else None

@@ -1,10 +1,11 @@
-"""Every page of docs/ by its name, as HTML, with what a reader searches: titles and headings.
+"""Every page of docs/ by its name, as HTML, and the titles and headings for the search.
 
 Of Markdown, no raw HTML is taken; each heading has an anchor; links are the service's own.
 """
 
 import posixpath
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -19,8 +20,7 @@ ROOT = "/docs"
 API_REFERENCE = f"{ROOT}/api"
 _INDEX = "README"
 _OUTSIDE = ("http://", "https://", "mailto:")
-
-
+_TABLE_FRAME = '<div class="table-frame" tabindex="0" role="group" aria-label="Table">'
 _NOT_IN_ANCHORS = re.compile(r"[^\w\- ]")
 
 
@@ -32,7 +32,7 @@ class Target:
     title: str = ""
 
 
-# Of the link in a page; None where the service does not have what it names.
+# Gives the target of a link in a page; None where the service does not have it.
 LinkTarget = Callable[[str], Target | None]
 
 
@@ -65,15 +65,15 @@ def plain_text(tokens: Sequence[Token] | None) -> str:
 
 def headings(tokens: Sequence[Token]) -> list[Heading]:
     """All headings in order, with anchors as GitHub makes them: a second equal one gets "-1"."""
-    found: list[Heading] = []
-    seen: dict[str, int] = {}
+    in_order: list[Heading] = []
+    used = Counter[str]()
     for opening, inline in _heading_tokens(tokens):
         text = plain_text(inline.children)
         anchor = _NOT_IN_ANCHORS.sub("", text.lower()).replace(" ", "-")
-        number = seen[anchor] = seen.get(anchor, -1) + 1
-        own = f"{anchor}-{number}" if number else anchor
-        found.append(Heading(int(opening.tag[1:]), text, own))
-    return found
+        own = f"{anchor}-{used[anchor]}" if used[anchor] else anchor
+        used[anchor] += 1
+        in_order.append(Heading(int(opening.tag[1:]), text, own))
+    return in_order
 
 
 def rendered(tokens: list[Token], find: LinkTarget) -> str:
@@ -85,8 +85,8 @@ def rendered(tokens: list[Token], find: LinkTarget) -> str:
             token.children = [*_linked(token.children, find)]
     markdown = _markdown()
     # Wide tables and code scroll in frames of their own, which the keyboard has to reach.
-    markdown.add_render_rule("table_open", _open_table)
-    markdown.add_render_rule("table_close", _close_table)
+    markdown.add_render_rule("table_open", lambda *_: f"{_TABLE_FRAME}<table>\n")
+    markdown.add_render_rule("table_close", lambda *_: "</table></div>\n")
     markdown.add_render_rule("fence", _code_block)
     markdown.add_render_rule("code_block", _code_block)
     html: str = markdown.renderer.render(tokens, markdown.options, {})
@@ -114,14 +114,6 @@ def _linked(tokens: Sequence[Token], find: LinkTarget) -> Iterator[Token]:
         is_link = is_link and token.type != "link_close"
 
 
-def _open_table(*_: object) -> str:
-    return '<div class="table-frame" tabindex="0" role="group" aria-label="Table"><table>\n'
-
-
-def _close_table(*_: object) -> str:
-    return "</table></div>\n"
-
-
 def _code_block(_renderer: object, tokens: Sequence[Token], at: int, *_: object) -> str:
     return f'<pre tabindex="0"><code>{escape(tokens[at].content)}</code></pre>\n'
 
@@ -145,7 +137,7 @@ class Group:
 
 
 class Library:
-    """All pages under a directory; each is rendered once, when the first of them is wanted."""
+    """All pages under a directory; rendered once, when the first of them is requested."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -160,13 +152,13 @@ class Library:
 
     @cached_property
     def groups(self) -> tuple[Group, ...]:
-        """The side list: the sections of the index, pages of a folder after the folder's own."""
-        found = []
+        """The side list: sections of the index; pages of a folder follow the folder's own page."""
+        groups = []
         for title, addresses in self._index_sections():
             own = [self._pages[address] for address in addresses if address in self._pages]
             pages = (one for page in own for one in (page, *self._inside(page)))
-            found.append(Group(title, tuple(dict.fromkeys(pages))))
-        return tuple(group for group in found if group.pages)
+            groups.append(Group(title, tuple(dict.fromkeys(pages))))
+        return tuple(group for group in groups if group.pages)
 
     def titles(self) -> list[dict[str, str]]:
         """Titles and headings with their addresses, for the search: `title`, `page`, `href`."""
@@ -185,13 +177,15 @@ class Library:
         paths = sorted(self._directory.rglob("*.md"))
         names = [path.relative_to(self._directory).with_suffix("").as_posix() for path in paths]
         tokens = {name: parsed(self.source(name)) for name in names}
-        found = {name: tuple(headings(tokens[name])) for name in names}
-        titles = {_address(name): found[name][0].text if found[name] else name for name in names}
+        by_page = {name: tuple(headings(tokens[name])) for name in names}
+        titles = {
+            _address(name): by_page[name][0].text if by_page[name] else name for name in names
+        }
 
         def page(name: str) -> Page:
             html = rendered(tokens[name], lambda link: _target(link, name, titles))
             address = _address(name)
-            return Page(address, titles[address], found[name], html)
+            return Page(address, titles[address], by_page[name], html)
 
         return {_address(name): page(name) for name in names}
 

@@ -60,27 +60,10 @@ _DOCUMENT = """<!doctype html>
 """
 
 
-def document(page: Page, groups: Sequence[Group]) -> str:
-    """A page within the frame."""
-    return _framed(page.title, page.html, _side_list(groups, page.address, _sections(page)))
-
-
-def api_document(body: str, sections: Sequence[str], groups: Sequence[Group]) -> str:
-    """The API reference within the frame; `sections` are the anchors of its chapters."""
-    own = "".join(
-        f'<li><a href="#{escape(section)}">{escape(section)}</a></li>' for section in sections
-    )
-    return _framed(_API_TITLE, body, _side_list(groups, API_REFERENCE, own))
-
-
-def missing_document(name: str, groups: Sequence[Group]) -> str:
-    """In place of a page that does not exist."""
-    body = f"<h1>No such page</h1><p>The documentation has no page {escape(name)}.</p>"
-    return _framed("No such page", body, _side_list(groups, "", ""))
-
-
-def _framed(title: str, body: str, pages: str) -> str:
+def document(title: str, body: str, address: str = "", sections: str = "") -> str:
+    """A page within the frame; `sections` are the items of its own list in the side list."""
     styles = "\n".join(f'<link rel="stylesheet" href="/static/css/{name}">' for name in _STYLES)
+    pages = _side_list(library().groups, address, sections)
     return _DOCUMENT.format(title=escape(title), styles=styles, pages=pages, body=body)
 
 
@@ -120,7 +103,7 @@ _KEY = re.compile(r"`([^`]+)`")
 
 @dataclass(frozen=True, slots=True)
 class Definition:
-    """What a word, a figure or a cause means: all as plain text; `unit` and `limits` may be ""."""
+    """The meaning of a word, figure or cause, as plain text; `unit` and `limits` may be ""."""
 
     name: str
     unit: str
@@ -131,16 +114,19 @@ class Definition:
 def definitions(source: str) -> dict[str, Definition]:
     """By name in lower case, by cause, and by each key of the result's JSON; the first one counts.
 
-    A row "GPU time lost | `gpu_time_wasted`" is found under "gpu time lost" and "gpu_time_wasted".
+    A row "GPU time lost | `gpu_time_wasted`" has the keys "gpu time lost" and "gpu_time_wasted".
     """
-    found: dict[str, Definition] = {}
+    by_key: dict[str, Definition] = {}
     for row in _rows(parsed(source)):
-        definition = _definition(row)
-        if definition is None:
+        name, text = _cell(row, *_NAMES), _cell(row, *_DEFINITIONS)
+        if not name or not text:
             continue
-        for key in _keys(row, definition.name):
-            found.setdefault(key, definition)
-    return found
+        definition = Definition(name, _cell(row, "unit"), text, _cell(row, *_LIMITS))
+        keys = [part.strip().lower() for part in name.split(",")]
+        keys += _KEY.findall(row["key"].content) if "key" in row else []
+        for key in keys:
+            by_key.setdefault(key, definition)
+    return by_key
 
 
 def _rows(tokens: Sequence[Token]) -> Iterator[Mapping[str, Token]]:
@@ -160,22 +146,9 @@ def _rows(tokens: Sequence[Token]) -> Iterator[Mapping[str, Token]]:
             yield dict(zip(columns, cells, strict=False))
 
 
-def _definition(row: Mapping[str, Token]) -> Definition | None:
-    name, text = _cell(row, *_NAMES), _cell(row, *_DEFINITIONS)
-    if not name or not text:
-        return None
-    return Definition(name, _cell(row, "unit"), text, _cell(row, *_LIMITS))
-
-
 def _cell(row: Mapping[str, Token], *columns: str) -> str:
     cells = (row[column] for column in columns if column in row)
     return next((plain_text(cell.children) for cell in cells), "")
-
-
-def _keys(row: Mapping[str, Token], name: str) -> Iterator[str]:
-    yield from (part.strip().lower() for part in name.split(","))
-    if "key" in row:
-        yield from _KEY.findall(row["key"].content)
 
 
 @cache
@@ -188,7 +161,8 @@ def library() -> Library:
 def _page(name: str) -> CachedFile:
     page = library().page(name)
     assert page is not None  # noqa: S101 - `documentation` has looked
-    return CachedFile.of(document(page, library().groups).encode(), "text/html")
+    html = document(page.title, page.html, page.address, _sections(page))
+    return CachedFile.of(html.encode(), "text/html")
 
 
 @cache
@@ -197,8 +171,8 @@ def _json_file(write: Callable[[], object]) -> CachedFile:
 
 
 def _definitions() -> object:
-    found = definitions(library().source(GLOSSARY))
-    return {key: asdict(definition) for key, definition in found.items()}
+    by_key = definitions(library().source(GLOSSARY))
+    return {key: asdict(definition) for key, definition in by_key.items()}
 
 
 # FastAPI keeps every function that it was given, so none of them may refer to an application.
@@ -215,8 +189,11 @@ def openapi_document(request: Request) -> Response:
 def reference(request: Request) -> Response:
     """The OpenAPI document as a page."""
     described = request.app.openapi()
-    sections = reference_sections(described)
-    return HTMLResponse(api_document(reference_body(described), sections, library().groups))
+    sections = "".join(
+        f'<li><a href="#{escape(name)}">{escape(name)}</a></li>'
+        for name in reference_sections(described)
+    )
+    return HTMLResponse(document(_API_TITLE, reference_body(described), API_REFERENCE, sections))
 
 
 @router.get(f"{ROOT}/titles.json")
@@ -239,5 +216,6 @@ def documentation(request: Request, name: str = "") -> Response:
     if page is not None and library().page(name) is None:
         return RedirectResponse(page.address)  # a file of the repository
     if page is None:
-        return HTMLResponse(missing_document(name, library().groups), 404)
+        body = f"<h1>No such page</h1><p>The documentation has no page {escape(name)}.</p>"
+        return HTMLResponse(document("No such page", body), 404)
     return _page(name).answer(request, ASK_AGAIN)

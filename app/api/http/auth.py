@@ -33,7 +33,6 @@ from app.store.tokens import TokenRecord
 log = structlog.get_logger()
 
 COOKIE = "paceline_session"
-MAX_COOKIE_CHARS = 128
 _COOKIE = re.compile(r"([0-9a-f]{16})\.[0-9A-Za-z_-]{43}")
 SAFE_METHODS = {"GET", "HEAD", "OPTIONS"}
 _HOW_TO_SIGN_IN = "send 'Authorization: Bearer pl_...', or sign in on the page"
@@ -46,7 +45,7 @@ MAX_LENGTH_DIGITS = 15  # of a body's length; int() of very many would be slow
 
 
 def session_cookie(headers: Headers) -> str | None:
-    """The session cookie of a request; None if there is none or it is malformed."""
+    """The session cookie of a request; None without one, or if the header is malformed."""
     jar: SimpleCookie = SimpleCookie()
     try:
         for line in headers.getlist("cookie"):
@@ -54,8 +53,7 @@ def session_cookie(headers: Headers) -> str | None:
     except CookieError:
         return None
     morsel = jar.get(COOKIE)
-    value = morsel.value if morsel is not None else None
-    return value if value and value.isascii() and len(value) <= MAX_COOKIE_CHARS else None
+    return None if morsel is None else morsel.value
 
 
 def check_same_origin(scheme: str, headers: Headers) -> None:
@@ -105,7 +103,7 @@ class CredentialCache(Generic[C]):
         self._mark_row = mark_used
         self._monotonic = monotonic
         self._now_s = now_s
-        self._found: LookupCache[str, C | None] = LookupCache(
+        self._records: LookupCache[str, C | None] = LookupCache(
             store_lookup(store, find),
             fresh_s=FRESH_S,
             stale_s=STALE_S,
@@ -126,14 +124,14 @@ class CredentialCache(Generic[C]):
         """
         if record_id in self._unknown:
             return None
-        found = await self._found.get(record_id)
-        if found is None:
+        record = await self._records.get(record_id)
+        if record is None:
             self._unknown[record_id] = None
-        return found
+        return record
 
     def good_until_s(self, record_id: str, record: C) -> float:
         """Monotonic time until which the record need not be looked up again."""
-        until_s = self._found.fresh_until_s(record_id)
+        until_s = self._records.fresh_until_s(record_id)
         if record.expires_s is None:
             return until_s
         return min(until_s, self._monotonic() + record.expires_s - self._now_s())
@@ -142,14 +140,14 @@ class CredentialCache(Generic[C]):
         """Record in the background that it is in use, at most once a minute."""
         now_s = self._now_s()
         is_due = (record.last_used_s or 0.0) < tokens.used_minute_s(now_s)
-        if is_due and not self._found.is_away():
+        if is_due and not self._records.is_away():
             task = asyncio.create_task(run_in_threadpool(self._mark, record_id, now_s))
             self._marking.add(task)
             task.add_done_callback(self._marking.discard)
 
     def forget(self, record_id: str) -> None:
         """Look the record up next time; may be called from any thread."""
-        self._found.forget(record_id)
+        self._records.forget(record_id)
         self._unknown = self._no_unknown_ids()  # replaced, as TTLCache is not thread-safe
 
     async def close(self) -> None:
@@ -170,7 +168,7 @@ class CredentialCache(Generic[C]):
 class Authenticator:
     """Authenticates by the root token, stored tokens, and sessions of both.
 
-    A caller that used a good token a moment ago is found by a hash of its header: within
+    A caller that used a good token a moment ago is looked up by a hash of its header: within
     microseconds and without the database.
     """
 
@@ -206,8 +204,8 @@ class Authenticator:
         authorization = header(scope, b"authorization")
         if authorization is None:
             return None
-        found = self._recent.get(hashlib.sha256(authorization).digest())
-        return None if found is None else found[0]
+        known = self._recent.get(hashlib.sha256(authorization).digest())
+        return None if known is None else known[0]
 
     async def admit(self, scope: Scope) -> Principal:
         """The authenticated caller.
@@ -235,11 +233,11 @@ class Authenticator:
         kind, _, claimed = authorization.decode("latin-1").partition(" ")
         if kind.lower() != "bearer" or not claimed.strip():
             raise Unauthorised(f"no token: {_HOW_TO_SIGN_IN}")
-        found = await self.of_token(claimed.strip())
-        if found is None:
+        admitted = await self.of_token(claimed.strip())
+        if admitted is None:
             raise Unauthorised("unknown bearer token")
-        self._recent[hashlib.sha256(authorization).digest()] = found
-        return found[0]
+        self._recent[hashlib.sha256(authorization).digest()] = admitted
+        return admitted[0]
 
     async def is_known(self, scope: Scope) -> bool:
         """Whether the caller of this request is still valid.
@@ -274,8 +272,7 @@ class Authenticator:
             return None
         self._check_good(record)
         self._tokens.note_use(record.token_id, record)
-        until_s = self._tokens.good_until_s(record.token_id, record)
-        return principal_of_token(record), until_s
+        return principal_of_token(record), self._tokens.good_until_s(record.token_id, record)
 
     def _check_good(self, record: TokenRecord) -> None:
         # Only callers with the secret learn that the token existed.
@@ -330,12 +327,11 @@ class Authenticator:
         Raises:
             StoreUnavailable: the database is asked and does not answer.
         """
-        cookie = session_cookie(Headers(scope=scope))
-        found = None if cookie is None else _COOKIE.fullmatch(cookie)
-        record = None if found is None else await self._sessions.find(found[1])
+        cookie = _COOKIE.fullmatch(session_cookie(Headers(scope=scope)) or "")
+        record = None if cookie is None else await self._sessions.find(cookie[1])
         if cookie is None or record is None or not record.is_good(self._now_s()):
             return None
-        is_ours = hmac.compare_digest(record.digest, self._cookie_digest(cookie))
+        is_ours = hmac.compare_digest(record.digest, self._cookie_digest(cookie[0]))
         return record if is_ours else None
 
     def _cookie_digest(self, cookie: str) -> str:
@@ -343,14 +339,13 @@ class Authenticator:
         return hmac.digest(self._cookie_key, cookie.encode(), "sha256").hex()
 
     async def _of_session(self, scope: Scope) -> Principal:
-        headers = Headers(scope=scope)
         session = await self.session_of(scope)
         caller = None if session is None else await self._with_id(session.token_id)
         if session is None or caller is None:
             raise Unauthorised(f"no token: {_HOW_TO_SIGN_IN}")
         self._sessions.note_use(session.session_id, session)
         if scope["method"] not in SAFE_METHODS:
-            check_same_origin(scope["scheme"], headers)
+            check_same_origin(scope["scheme"], Headers(scope=scope))
         return caller
 
     async def _with_id(self, token_id: str) -> Principal | None:
@@ -363,7 +358,7 @@ class Authenticator:
         return principal_of_token(record)
 
     def _no_callers(self) -> TLRUCache[bytes, tuple[Principal, float]]:
-        return TLRUCache(MAX_CREDENTIALS, lambda _, found, __: found[1], timer=self._monotonic)
+        return TLRUCache(MAX_CREDENTIALS, lambda _, known, __: known[1], timer=self._monotonic)
 
 
 def header(scope: Scope, name: bytes) -> bytes | None:
@@ -373,9 +368,8 @@ def header(scope: Scope, name: bytes) -> bytes | None:
 
 def claimed_length(scope: Scope) -> int | None:
     """Content-Length in bytes; None if there is none, or no number that a body may have."""
-    length = header(scope, b"content-length")
-    is_number = length is not None and length.isdigit() and len(length) <= MAX_LENGTH_DIGITS
-    return int(length) if length is not None and is_number else None
+    length = header(scope, b"content-length") or b""
+    return int(length) if length.isdigit() and len(length) <= MAX_LENGTH_DIGITS else None
 
 
 def client_address(scope: Scope) -> str:

@@ -41,13 +41,11 @@ BURST_S = 2.0
 LONGEST_BODY_BYTES = 8 << 20
 
 
+@dataclass(slots=True)
 class _Allowance:
-    __slots__ = ("at_s", "requests", "size_bytes")
-
-    def __init__(self, requests: float, size_bytes: float, at_s: float) -> None:
-        self.requests = requests
-        self.size_bytes = size_bytes
-        self.at_s = at_s
+    requests: float
+    size_bytes: float
+    at_s: float
 
 
 class ProjectRates:
@@ -122,7 +120,7 @@ _PEOPLES_PART = 0.25
 _ENCODED = re.compile(f"{OPS_PATH.pattern}|{re.escape(TRACES_PATH)}")
 
 
-# What is dropped of a body that is too large, so that its caller finds the refusal.
+# Bytes of a too large body that are read and dropped, so that its caller reads the refusal.
 MAX_DRAINED_BYTES = 64 << 20
 MAX_DRAIN_S = 10.0
 # FastAPI parses these on the event loop: 64 kB with a mistake in each key hold it up for 20 ms.
@@ -134,7 +132,7 @@ MAX_RULES_BODY_BYTES = 128 << 10
 
 
 class LargestBody(NamedTuple):
-    """The largest body that a route reads, and what its caller can do about a larger one."""
+    """The largest body that a route reads, and advice for callers with a larger one."""
 
     max_bytes: int
     advice: str = "split it"
@@ -158,9 +156,9 @@ _BODIES: tuple[tuple[re.Pattern[str], LargestBody], ...] = (
 
 def largest_body(scope: Scope) -> LargestBody:
     """The largest body that the route of this request reads."""
-    for pattern, found in _BODIES:
+    for pattern, largest in _BODIES:
         if pattern.fullmatch(scope["path"]):
-            return found
+            return largest
     return LargestBody(MAX_JSON_BYTES)
 
 
@@ -168,7 +166,7 @@ Sender = tuple[str | None, bool]  # a project, and whether the request is a push
 
 
 def sender_of(scope: Scope) -> Sender:
-    """Whose allowances a request uses: those of the project's pushes, or of its people."""
+    """The allowance that a request uses: that of the project's pushes, or of its people."""
     return project_of_request(scope), kind_of(scope).is_push
 
 
@@ -185,9 +183,9 @@ class _Body:
         return self.sender[1]
 
     def too_large(self) -> TooLarge:
-        """The refusal of a larger one."""
-        most, advice = self.largest
-        return TooLarge(f"a body has at most {most:,} bytes here: {advice}")
+        """The error for a larger body."""
+        max_bytes, advice = self.largest
+        return TooLarge(f"a body has at most {max_bytes:,} bytes here: {advice}")
 
 
 class BodyLimit:
@@ -217,9 +215,9 @@ class BodyLimit:
         """Answer one request."""
         if scope["method"] in SAFE_METHODS:
             return await self._app(scope, receive, send)
-        most = largest_body(scope)
-        most = most._replace(max_bytes=min(self._max_bytes, most.max_bytes))
-        body = _Body(sender_of(scope), most)
+        largest = largest_body(scope)
+        largest = largest._replace(max_bytes=min(self._max_bytes, largest.max_bytes))
+        body = _Body(sender_of(scope), largest)
         try:
             if await self._read_or_drain(scope, receive, body):
                 await self._app(scope, given_once(b"".join(body.chunks), receive), send)
@@ -309,7 +307,10 @@ ReadT = TypeVar("ReadT")
 
 
 async def read_aside(threads: asyncio.Semaphore, read: Callable[[], ReadT]) -> ReadT:
-    """What `read` makes of a long body, in one of so many threads; raises what it raises."""
+    """The result of `read` for a long body, computed in a thread; `threads` limits their number.
+
+    Raises the errors of `read`.
+    """
     try:
         async with threads:
             return await run_in_threadpool(read)
@@ -340,10 +341,10 @@ def read_model(model: type[_Model], body: bytes, content_type: str) -> _Model:
     try:
         return model.model_validate(given)
     except ValidationError as error:
-        found = error.errors(include_url=False, include_input=False, include_context=False)
+        errors = error.errors(include_url=False, include_input=False, include_context=False)
     # What the caller sent, and its errors, are freed in this thread: they do not go along.
-    del given, found[MAX_FIELDS:]
-    raise RequestValidationError([{**item, "loc": ("body", *item["loc"])} for item in found])
+    del given, errors[MAX_FIELDS:]
+    raise RequestValidationError([{**item, "loc": ("body", *item["loc"])} for item in errors])
 
 
 def read_json(body: bytes, content_type: str) -> Any:

@@ -54,7 +54,7 @@ class ComputeCache(Generic[K, V]):
             max_size, getsizeof=lambda entry: min(size_of(entry.value), max_size)
         )
         self._lock = threading.Lock()
-        # One for each key that is computed now: it goes with the last thread that holds it.
+        # One per key that is computed now: it goes with the last thread that holds it.
         self._computing: WeakValueDictionary[K, threading.Lock] = WeakValueDictionary()
 
     def get(self, key: K, compute: Callable[[], V]) -> V:
@@ -64,7 +64,7 @@ class ComputeCache(Generic[K, V]):
             with self._lock:
                 turn = self._computing.setdefault(key, threading.Lock())
             with hold(turn):
-                # A caller that waited for the lock finds the value of the previous holder.
+                # A caller that waited for the lock gets the value of the previous holder.
                 entry = self._fresh(key) or self._compute(key, compute)
         return entry.value
 
@@ -80,7 +80,7 @@ class ComputeCache(Generic[K, V]):
         return entry if entry is not None and now_s < entry.until_s else None
 
     def _note_use(self, key: K, now_s: float) -> None:
-        """Note it, and remove what is idle; the lock is held."""
+        """Note the use of a key, and remove idle entries; call with the lock held."""
         self._used_s[key] = now_s
         self._used_s.move_to_end(key)
         while now_s - next(iter(self._used_s.values())) > self._idle_s:
@@ -219,5 +219,4 @@ class LookupCache(Generic[K, V]):
             if is_current and not is_good and not (error is not None and self._keep_errors):
                 del self._lookups[key]
             elif is_current and is_good and self._stale_s:
-                until_s = self._monotonic() + self._stale_s
-                self._last_good[key] = _Entry(task.result(), until_s)
+                self._last_good[key] = _Entry(task.result(), self._monotonic() + self._stale_s)

@@ -90,8 +90,7 @@ class BoundedHeaders(HttpToolsProtocol):
 
     @override
     def send_400_response(self, msg: str) -> None:
-        is_too_large = self._header_bytes > MAX_HEADER_BYTES
-        self._refuse(_TOO_LARGE if is_too_large else _UNREADABLE)
+        self._refuse(_TOO_LARGE if self._header_bytes > MAX_HEADER_BYTES else _UNREADABLE)
 
     def _count(self, size_bytes: int) -> None:
         self._header_bytes += size_bytes
@@ -158,7 +157,7 @@ class BurstAcceptor:
         """Accept at these too; they stay the caller's."""
         loop = asyncio.get_running_loop()
         for listener in listeners:
-            # The loop allows one watcher for each descriptor, and its server is that one.
+            # The loop allows one watcher per descriptor, and its server is that one.
             own = socket.fromfd(listener.fileno(), listener.family, listener.type)
             own.setblocking(False)
             self._listening.append(own)

@@ -101,9 +101,8 @@ def refusal(scope: Scope, error: Exception) -> Problem:
     headers = {}
     if error.status in (429, 503):
         note_failure(scope, error)
-        headers["retry-after"] = str(
-            _jittered_wait_s(getattr(error, "retry_after_s", 1), error.status)
-        )
+        wait_s = _jittered_wait_s(getattr(error, "retry_after_s", 1), error.status)
+        headers["retry-after"] = str(wait_s)
     if error.status == HTTPStatus.UNAUTHORIZED:
         headers["www-authenticate"] = "Bearer"
     if isinstance(error, InvalidRules):
@@ -158,17 +157,17 @@ async def _on_http(request: Request, error: Exception) -> Response:
 
 
 async def _on_invalid(request: Request, error: Exception) -> Response:
-    found = cast(RequestValidationError, error).errors()
-    for item in found:
+    errors = cast(RequestValidationError, error).errors()
+    for item in errors:
         if item["type"] == "json_invalid":
             return refusal(
                 request.scope, unreadable_json_at(item["loc"][-1], str(item["ctx"]["error"]))
             )
-    if _has_body_of_another_kind(request, found):
+    if _has_body_of_another_kind(request, errors):
         return refusal(request.scope, UnsupportedMedia("send application/json"))
     fields = [
         {"field": _field_path(item["loc"]), "message": _words(request, item)[:_MAX_MESSAGE_CHARS]}
-        for item in found[:MAX_FIELDS]
+        for item in errors[:MAX_FIELDS]
     ]
     detail = _first_three(fields)
     return problem(request.scope, InvalidRequest.status, InvalidRequest.code, detail, errors=fields)
@@ -186,10 +185,10 @@ def _words(request: Request, item: ErrorDetails) -> str:
     return words or str(item["msg"])
 
 
-def _has_body_of_another_kind(request: Request, found: Any) -> bool:
+def _has_body_of_another_kind(request: Request, errors: Sequence[Any]) -> bool:
     media = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     return media != "application/json" and any(
-        item["loc"] == ("body",) and item["type"] != "missing" for item in found
+        item["loc"] == ("body",) and item["type"] != "missing" for item in errors
     )
 
 
@@ -234,12 +233,11 @@ def query_parameters(route: APIRoute) -> tuple[str, ...]:
 
 
 def misfit_words(route: APIRoute, location: tuple[int | str, ...], value: object) -> str | None:
-    """What a parameter in the path or query has to be, where its value does not fit its pattern.
+    """The message for a parameter in path or query whose value does not fit its pattern.
 
-    None of anything else than such a parameter.
+    None if the location is no such parameter.
     """
-    known = _parameters(route.dependant)
-    info = next((info for place, info in known if place == location), None)
+    info = next((info for place, info in _parameters(route.dependant) if place == location), None)
     if info is None:
         return None
     example = next(iter(info.examples or ()), None)
@@ -263,7 +261,7 @@ def _parameters(dependant: Dependant) -> Iterator[tuple[tuple[str, str], FieldIn
 
 
 def _unknown(name: str, known: Sequence[str]) -> str:
-    """What is wrong with an unknown parameter, and what to write instead."""
+    """The message for an unknown parameter, with the nearest known one."""
     if not known:
         return "no such parameter: this takes none"
     near = get_close_matches(name[:_MAX_NAME_CHARS].lower(), known, n=1)

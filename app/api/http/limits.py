@@ -23,12 +23,12 @@ class FailureLimit:
         *,
         max_failures: int = 10,
         within_s: float = 60.0,
-        what: str = "tokens",
+        attempts: str = "tokens",
     ) -> None:
         self._now_s = now_s
         self._max_failures = max_failures
         self._within_s = within_s
-        self._what = what
+        self._attempts = attempts
         self._failures: OrderedDict[str, deque[float]] = OrderedDict()
 
     def check(self, address: str) -> None:
@@ -44,7 +44,7 @@ class FailureLimit:
         if len(failures) >= self._max_failures:
             wait_s = int(failures[0] + self._within_s - now_s) + 1
             raise TooManyRequests(
-                f"too many unknown {self._what} from this address: wait", retry_after_s=wait_s
+                f"too many unknown {self._attempts} from this address: wait", retry_after_s=wait_s
             )
 
     def add(self, address: str) -> None:

@@ -54,8 +54,8 @@ class HeaderMiddleware:
         request_id = f"{self._process}{next(self._counter):016x}"
         # Each request has its own context, so nothing needs to be unbound.
         structlog.contextvars.bind_contextvars(request_id=request_id)
-        is_of_api = _is_api_path(scope["path"])
-        ready = common_headers(of_api=is_of_api, over_tls=scope["scheme"] == "https")
+        over_tls = scope["scheme"] == "https"
+        ready = common_headers(of_api=_is_api_path(scope["path"]), over_tls=over_tls)
         has_own = _is_picture_link(scope) or str(scope["path"]).startswith(SHARE_PATH)
 
         async def send_with_headers(message: Message) -> None:
@@ -130,8 +130,8 @@ class HostMiddleware:
 
 def host_name(host: str) -> str | None:
     """The name in a Host header, without port and brackets; None if it is malformed."""
-    found = _HOST.fullmatch(host)
-    return None if found is None else (found["ip_v6"] or found["name"]).lower()
+    match = _HOST.fullmatch(host)
+    return None if match is None else (match["ip_v6"] or match["name"]).lower()
 
 
 class AuthMiddleware:
@@ -147,14 +147,14 @@ class AuthMiddleware:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
-        if not _needs_auth(scope):
+        method, path = scope["method"], scope["path"]
+        if not _is_api_path(path) or (method, path) in UNAUTHENTICATED:
             return await self._app(scope, receive, send)
         if _is_picture_link(scope):
             caller = await self._links.admit(scope)
         else:
             caller = self._access.recent(scope) or await self._access.admit(scope)
-            needed = needed_scopes(scope["method"], scope["path"])
-            if needed:
+            if needed := needed_scopes(method, path):
                 caller.check(*needed)
         attach_principal(scope, caller)
         return await self._app(scope, self._counted(scope, receive), send)
@@ -163,15 +163,9 @@ class AuthMiddleware:
         sender = sender_of(scope)
         # `BodyLimit` refuses a length that is no number or too large.
         self._limits.take(sender, claimed_length(scope) or 0)
-        is_stated = header(scope, b"content-length") is not None
-        if is_stated or scope["method"] in SAFE_METHODS:
+        if header(scope, b"content-length") is not None or scope["method"] in SAFE_METHODS:
             return receive
         return self._limits.counted(sender, receive)
-
-
-def _needs_auth(scope: Scope) -> bool:
-    path: str = scope["path"]
-    return _is_api_path(path) and (scope["method"], path) not in UNAUTHENTICATED
 
 
 def _is_picture_link(scope: Scope) -> bool:

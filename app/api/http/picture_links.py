@@ -1,6 +1,7 @@
 """Authentication by picture link: the signed link itself says what its holder may see."""
 
 from collections.abc import Callable
+from typing import cast
 
 import structlog
 from starlette.concurrency import run_in_threadpool
@@ -33,7 +34,7 @@ class PictureLinkAuth:
         self._monotonic = monotonic
         self._key: bytes | None = None
         self._asked_s = float("-inf")
-        self._failures = FailureLimit(monotonic, what="links")
+        self._failures = FailureLimit(monotonic, attempts="links")
 
     async def admit(self, scope: Scope) -> Principal:
         """A caller that may read the one job of the link.
@@ -45,16 +46,14 @@ class PictureLinkAuth:
             TooManyRequests: too many of these from this address.
             StoreUnavailable: the database is asked for the key and does not answer.
         """
-        picture = await self._opened(str(scope["path"]).removeprefix(PICTURES_PATH))
+        key = await self._shared_key()
+        link = str(scope["path"]).removeprefix(PICTURES_PATH)
+        picture = None if key is None else verify_link(link, key, self._now_s())
         if picture is None:
             self._failures.add(client_address(scope))
             raise PictureNotFound
         scope[_SCOPE_KEY] = picture
         return Principal(picture.project, _SCOPES, picture.job, "picture", "link to a picture")
-
-    async def _opened(self, link: str) -> Picture | None:
-        key = await self._shared_key()
-        return None if key is None else verify_link(link, key, self._now_s())
 
     async def _shared_key(self) -> bytes | None:
         """The signing key, read at most every `_KEY_RETRY_S`; None before the first link."""
@@ -74,5 +73,4 @@ class PictureLinkAuth:
 
 def linked_picture(scope: Scope) -> Picture | None:
     """The picture of an admitted link; None for every other request."""
-    found: Picture | None = scope.get(_SCOPE_KEY)
-    return found
+    return cast(Picture | None, scope.get(_SCOPE_KEY))

@@ -12,7 +12,7 @@ from app.trace.job import CANARY_PROJECT, DEFAULT_PROJECT, is_job_name, job_key
 
 ROOT_ID = "root"  # shorter than any token's id
 _SAFE_METHODS = {"GET", "HEAD", "OPTIONS"}
-# What is under these only an admin changes.
+# Only an admin changes settings, rules and receivers, or switches the demo.
 _ADMINS_CHANGE = frozenset({"settings", "demo", "rules", "receivers", "receiver-tests"})
 _SCOPE_KEY = "paceline.principal"
 TRACES_PATH = "/v1/traces"  # where OTLP exporters send spans: the one path of its own
@@ -129,8 +129,8 @@ def attach_principal(scope: RequestScope, principal: Principal) -> None:
 
 def project_of_request(scope: RequestScope) -> str | None:
     """Project of the request; None for routes without authentication."""
-    found = scope.get(_SCOPE_KEY)
-    return None if found is None else cast(Principal, found).project
+    principal = cast(Principal | None, scope.get(_SCOPE_KEY))
+    return None if principal is None else principal.project
 
 
 def principal_of(scope: RequestScope) -> Principal:

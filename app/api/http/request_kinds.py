@@ -30,7 +30,7 @@ _DOWNLOAD = re.compile(r"/api/v1/jobs/[^/]+/windows/[^/]+/(?:timeline|trace)")
 
 
 class Kind(Enum):
-    """Who sends a request, and what it makes the service do."""
+    """The kind of a request, by its sender and by the work that it causes."""
 
     BATCH = "batch"  # operations: read on the event loop, and most of what arrives
     REPORT = "report"  # other pushes (registration, spans): each takes a thread
@@ -46,7 +46,7 @@ class Kind(Enum):
         return self in (Kind.BATCH, Kind.REPORT)
 
 
-# Half of what a client waits for an answer.
+# Half of the time that a client waits for an answer.
 MAX_WAIT_S = 5.0
 _TOO_MANY = "this project has too many requests at the same time: try again"
 
@@ -83,7 +83,7 @@ ADMISSIONS: Mapping[Kind, KindAdmission] = {
         256, 6, work_s=60.0,
         refusal="too many answers are being computed for this project: ask again in a moment",
     ),
-    # The event loop waits for each of them, at every socket that it reads; a second one at the
+    # The event loop waits for every one, at every socket that it reads; a second one at the
     # same time of the same project would not be faster.
     Kind.PARSE: KindAdmission(
         64, 2, work_s=60.0,
@@ -105,10 +105,10 @@ KIND_KEY = "paceline.kind"
 
 def kind_of(scope: Scope) -> Kind:
     """The kind of a request; worked out once."""
-    found = scope.get(KIND_KEY)
-    if found is None:
-        found = scope[KIND_KEY] = _kind(scope)
-    return cast(Kind, found)
+    kind = cast(Kind | None, scope.get(KIND_KEY))
+    if kind is None:
+        kind = scope[KIND_KEY] = _kind(scope)
+    return kind
 
 
 def _kind(scope: Scope) -> Kind:
@@ -140,13 +140,13 @@ def _is_long(scope: Scope) -> bool:
 
 
 def chart_of_picture(scope: Scope) -> str | None:
-    """Path of the chart that is requested as a picture; None of other requests."""
+    """Path of the chart that is requested as a picture; None for other requests."""
     if scope["method"] != "GET":
         return None
-    found = _CHART.fullmatch(scope["path"])
-    if found is None or not (found["suffix"] or _prefers_png(scope)):
+    chart = _CHART.fullmatch(scope["path"])
+    if chart is None or not (chart["suffix"] or _prefers_png(scope)):
         return None
-    return found["path"]
+    return chart["path"]
 
 
 def _prefers_png(scope: Scope) -> bool:

@@ -91,8 +91,7 @@ class ApiMetrics:
         """Count an answer; status 0 if the caller had disconnected before."""
         answers = self._answers.get((route, status))
         if answers is None:  # cached: `labels` costs more than all the rest
-            answers = self._requests.labels(route, status)
-            self._answers[route, status] = answers
+            answers = self._answers[route, status] = self._requests.labels(route, status)
         answers.inc()
 
     def scrape_failed(self, source: str) -> None:
@@ -103,9 +102,9 @@ class ApiMetrics:
         return Counter(f"paceline_{name}", help_text, labels.split(), registry=self.registry)
 
 
-# What a job is judged by; not annotations, of which anybody with a token may send too many.
+# Pushes that a job is judged by; not annotations, of which any token may send too many.
 _DATA = re.compile(r"/api/v1/jobs/([^/]+)/(?:ops|exits)")
-# More of a project are as good as all of it.
+# Beyond this number, all jobs of the project count as refused.
 _MAX_JOBS = 2000
 _FOR_WANT_OF_ROOM = (429, 503)
 _PART_IS_AWAY = "paceline.part_is_away"
@@ -119,8 +118,8 @@ def note_failure(scope: Scope, error: PacelineError) -> None:
 class RefusedJobs:
     """Noted on the event loop, saved by another thread every few seconds.
 
-    What a refused worker did is not known before it has sent it again: by then, that nothing came
-    of it says nothing about its job.
+    The steps of a refused worker are not known until it has sent them again: until then, missing
+    data says nothing about its job.
     """
 
     def __init__(self) -> None:
@@ -131,8 +130,8 @@ class RefusedJobs:
     def note(self, scope: Scope, status: int) -> None:
         """Note an answer, if it refuses what a worker has pushed until there is room again.
 
-        Who has no valid token names no job, and counts only where the service itself has no room:
-        else anybody could keep it from judging a job.
+        A caller without a valid token names no job, and counts only where the service itself has
+        no room: otherwise any caller could keep the service from judging a job.
         """
         path = scope["path"]
         is_data = scope["method"] == "POST" and (path == TRACES_PATH or _DATA.fullmatch(path))
@@ -172,7 +171,7 @@ class RefusedJobs:
 
 
 def _job_of(scope: Scope) -> str | None:
-    """The job whose token this is, or that its path names; None where that is none of its own.
+    """The job of the token, or the job in the path; None if that is not the caller's own.
 
     Spans name their jobs inside: those refused with a project's token may be of any of its jobs.
     """
@@ -230,8 +229,7 @@ class RequestLog:
             self._measured.request(route, status)
             self._refused.note(scope, status)
             if status >= 400:
-                took_ms = 1e3 * (self._monotonic() - begun_s)
-                self._log(scope, route, status, took_ms)
+                self._log(scope, route, status, 1e3 * (self._monotonic() - begun_s))
 
     def _log(self, scope: Scope, route: str, status: int, took_ms: float) -> None:
         left_out = self._lines.take()
@@ -262,11 +260,10 @@ def loggable_path(path: str) -> str:
 
 
 class LogRateLimit:
-    """Lets `a_second` lines per second through."""
+    """Lets `MAX_LINES_PER_S` lines per second through."""
 
-    def __init__(self, monotonic: Callable[[], float], *, a_second: int = MAX_LINES_PER_S) -> None:
+    def __init__(self, monotonic: Callable[[], float]) -> None:
         self._monotonic = monotonic
-        self._a_second = a_second
         self._second_began = float("-inf")
         self._written = 0
         self._left_out = 0
@@ -276,7 +273,7 @@ class LogRateLimit:
         now_s = self._monotonic()
         if now_s - self._second_began >= 1.0:
             self._second_began, self._written = now_s, 0
-        if self._written >= self._a_second:
+        if self._written >= MAX_LINES_PER_S:
             self._left_out += 1
             return None
         self._written += 1

@@ -1,12 +1,12 @@
 """How many requests there may be: begun in a turn, in flight, and worked on.
 
-However many workers push, a page finds its places free: all limits are by kind, and of each kind a
+However many workers push, a page has places free: all limits are by kind, and of each kind a
 project has at most half (`request_kinds.py` has the table).
 
 CPU is a limit like any other: parsing and computing hold the interpreter, and each thread of it
 makes the event loop wait. So each kind of request has few places, and the rest waits in line by
-project in turn. Whoever gets no place in time is told so. Work for a caller that has hung up is
-given up, and so is work over its time (`app.work_budget`).
+project in turn. A request that gets no place in time is refused. Work for a caller that has hung up
+is given up, and so is work over its time (`app.work_budget`).
 """
 
 import asyncio
@@ -41,7 +41,7 @@ MAX_OTHERS_PER_TURN = 3
 
 
 class RequestPace:
-    """Begins so many requests in one turn of the event loop; probes and streams begin at once.
+    """Limits how many requests begin in one turn of the event loop; not probes and streams.
 
     1,024 workers that begin together would keep a page's request waiting until all of them are
     authenticated and read, and a caller with hundreds of connections would do so to the pushes. So
@@ -65,15 +65,14 @@ class RequestPace:
         if kind_of(scope).is_push:
             await self._pushes.begin(None)
         else:
-            credentials = header(scope, b"authorization") or header(scope, b"cookie")
-            await self._others.begin(credentials)
+            await self._others.begin(header(scope, b"authorization") or header(scope, b"cookie"))
         if _has_gone(receive):
             return None
         return await self._app(scope, receive, send)
 
 
 class _Turns:
-    """So many may begin in one turn of the loop; those that wait, of each caller in turn."""
+    """Lets `number` requests begin per turn of the loop; the others wait, by caller in turn."""
 
     def __init__(self, number: int) -> None:
         self._number = number
@@ -112,7 +111,7 @@ def _has_gone(receive: Receive) -> bool:
 
 
 class InFlightLimit:
-    """Limits concurrent requests of the process by kind, whoever sends them."""
+    """Limits concurrent requests of the process by kind, of all callers together."""
 
     def __init__(self, app: ASGIApp, *, most: Mapping[Kind, int] = MAX_IN_FLIGHT) -> None:
         self._app = app
@@ -163,7 +162,7 @@ KeyT = TypeVar("KeyT", bound=Hashable)
 
 
 def subtract(counted: Counter[KeyT], key: KeyT, number: int = 1) -> None:
-    """Count so many less of this key."""
+    """Subtract a number from the count of a key, and drop a count of 0."""
     # Projects without requests use no memory.
     counted[key] -= number
     if not counted[key]:
@@ -299,7 +298,7 @@ async def send_part(send: Send, body: bytes, within_s: float, *, more: bool = Tr
 
 
 def given_once(body: bytes, receive: Receive) -> Receive:
-    """Give this body first, as a whole, and then what else is received."""
+    """Receive this body first, as a whole, and then the messages of `receive`."""
     is_given = False
 
     async def receive_whole() -> Message:
@@ -313,7 +312,7 @@ def given_once(body: bytes, receive: Receive) -> Receive:
 
 
 class Line:
-    """Places of one kind: who has one, and by project who waits for one, at most `wait_s`."""
+    """Places of one kind: those taken, and by project the requests that wait, at most `wait_s`."""
 
     def __init__(self, num_places: int, *, wait_s: float = MAX_WAIT_S) -> None:
         self._num_places = num_places
@@ -339,20 +338,20 @@ class Line:
             self._let_in()
 
     def _let_in(self) -> None:
-        """As many as there are places for, of each project in turn."""
+        """Let in as many as there are places for, one project after the other."""
         num_full = 0
         while num_full < len(self._waiting) and self._num_taken < self._num_places:
-            project, of_project = self._waiting.popitem(last=False)
+            project, line = self._waiting.popitem(last=False)
             if self._taken[project] < self._most_of_project:
-                place = of_project.popleft()
+                place = line.popleft()
                 if not place.done():  # its request may be gone
                     self._take(project)
                     place.set_result(True)
                 num_full = 0
             else:
                 num_full += 1
-            if of_project:
-                self._waiting[project] = of_project
+            if line:
+                self._waiting[project] = line
 
     def _take(self, project: str | None) -> None:
         self._num_taken += 1
@@ -380,8 +379,8 @@ class Line:
         self._forget(project, place)
 
     def _forget(self, project: str | None, place: asyncio.Future[bool]) -> None:
-        of_project = self._waiting.get(project, deque())
+        line = self._waiting.get(project, deque())
         with suppress(ValueError):  # it has left the line
-            of_project.remove(place)
-        if not of_project:
+            line.remove(place)
+        if not line:
             self._waiting.pop(project, None)

@@ -13,7 +13,7 @@ from pydantic.config import JsonDict, JsonValue
 
 from app.api.http.fields import PRINTABLE, Cursor, Limit, ResponseModel, UnixTime
 from app.api.http.principal import Principal
-from app.api.routes.dependencies import ApiRouter, CallerDep, ServiceDep
+from app.api.routes.dependencies import ApiRouter, CallerDep, PageOut, ServiceDep
 from app.store import audit, projects
 from app.store.database import Connection
 
@@ -31,13 +31,7 @@ def changed_fields(before: Mapping[str, JsonValue], after: Mapping[str, JsonValu
 
 
 def write_audit(
-    conn: Connection,
-    caller: Principal,
-    action: str,
-    object_id: str,
-    *,
-    now_s: float,
-    **detail: Any,
+    conn: Connection, caller: Principal, action: str, object_id: str, *, now_s: float, **detail: Any
 ) -> None:
     """Add an audit entry; `action` is object and verb, such as "silence.create"."""
     # Retention is per project, and the root token's project may not exist yet.
@@ -69,11 +63,8 @@ class AuditOut(ResponseModel):
     detail: dict[str, Any]
 
 
-class AuditsOut(ResponseModel):
+class AuditsOut(PageOut[AuditOut]):
     """A page of audit entries, newest first."""
-
-    items: list[AuditOut]
-    next_cursor: str | None
 
 
 @router.get("/audit", summary="List audit entries")
@@ -97,8 +88,7 @@ def list_audit(
 ) -> AuditsOut:
     """Needs the scope admin. Entries are kept as long as results; they contain no secrets."""
     with service.store.read() as conn:
-        found, next_cursor = audit.page(
+        page = audit.page(
             conn, caller.project, object_kind=object_kind, actor=actor, cursor=cursor, limit=limit
         )
-    items = [AuditOut.model_validate(entry) for entry in found]
-    return AuditsOut(items=items, next_cursor=next_cursor)
+    return AuditsOut.of_page(page)

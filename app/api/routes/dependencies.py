@@ -1,16 +1,18 @@
 """What routes share: their router, dependencies by type, documentation of refusals."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from operator import attrgetter
-from typing import Annotated, Any, cast
+from typing import Annotated, Any, Generic, Self, TypeVar, cast
 
 from fastapi import APIRouter, Depends, Request
+from fastapi.types import DecoratedCallable
 from pydantic import BaseModel, Field
+from starlette.responses import Response
 from typing_extensions import override
 
 from app.api.http.auth import SAFE_METHODS
 from app.api.http.errors import PROBLEM_TYPE
-from app.api.http.fields import JobId
+from app.api.http.fields import JobId, ResponseModel
 from app.api.http.principal import Principal, principal_of
 from app.api.service.service import Service
 
@@ -67,6 +69,22 @@ FIGURE_RESPONSE: Responses = {
 }
 
 
+ItemT = TypeVar("ItemT")
+
+
+class PageOut(ResponseModel, Generic[ItemT]):
+    """A page of a list; `next_cursor` is null on the last page."""
+
+    items: list[ItemT]
+    next_cursor: str | None
+
+    @classmethod
+    def of_page(cls, page: tuple[Sequence[object], str | None]) -> Self:
+        """The answer made of a page of records, or of answers, and the next page's cursor."""
+        items, next_cursor = page
+        return cls(items=items, next_cursor=next_cursor)
+
+
 async def service_of(request: Request) -> Service:
     """The `Service` of this process."""
     return cast(Service, request.app.state.service)
@@ -88,27 +106,21 @@ async def job_key_of(job_id: JobId, caller: CallerDep) -> str:
     return caller.key(job_id)
 
 
-# Of the caller's project, so that nobody can name what is another's.
+# Of the caller's project, so that no caller can name a job of another project.
 JobKey = Annotated[str, Depends(job_key_of)]
 
 
 def refusals(*statuses: int) -> Responses:
     """OpenAPI responses for these statuses."""
-    schema = {"$ref": "#/components/schemas/ProblemOut"}
+    content = {PROBLEM_TYPE: {"schema": {"$ref": "#/components/schemas/ProblemOut"}}}
     return {
-        status: {
-            "description": _REFUSAL_TEXTS[status],
-            "content": {PROBLEM_TYPE: {"schema": schema}},
-        }
-        for status in statuses
+        status: {"description": _REFUSAL_TEXTS[status], "content": content} for status in statuses
     }
 
 
-# Of every request; of one that may have a body, which is checked before the route is called; and of
-# one about a job, which may not exist.
-_USUAL_REFUSALS = refusals(401, 403, 413, 421, 422, 429, 500, 503)
-_BODY_REFUSALS = refusals(400, 408, 413, 415)
-_JOB_REFUSALS = refusals(404)
+# Of every request, and of one that may have a body, which is checked before the route is called.
+_USUAL_REFUSALS = (401, 403, 413, 421, 422, 429, 500, 503)
+_BODY_REFUSALS = (400, 408, 415)
 
 
 class ApiRouter(APIRouter):
@@ -122,8 +134,19 @@ class ApiRouter(APIRouter):
 
     @override
     def add_api_route(self, path: str, endpoint: Callable[..., Any], **how: Any) -> None:
-        of_body = {} if SAFE_METHODS.issuperset(how["methods"]) else _BODY_REFUSALS
-        of_job = _JOB_REFUSALS if "{job_id}" in path else {}
-        responses = _USUAL_REFUSALS | of_body | of_job | (how["responses"] or {})
+        statuses = [*_USUAL_REFUSALS]
+        if not SAFE_METHODS.issuperset(how["methods"]):
+            statuses += _BODY_REFUSALS
+        if "{" in path.replace("{chart}", ""):
+            statuses.append(404)  # the path names a stored object
+        if "{window}" in path:
+            statuses.append(409)  # the window may be open, or its operations deleted
+        responses = refusals(*statuses) | (how["responses"] or {})
         how["responses"] = dict(sorted(responses.items(), key=lambda pair: int(pair[0])))
         super().add_api_route(path, endpoint, **how)
+
+    def chart(
+        self, path: str, summary: str, responses: Responses = FIGURE_RESPONSE
+    ) -> Callable[[DecoratedCallable], DecoratedCallable]:
+        """A route that answers with a chart as its whole response."""
+        return self.get(path, summary=summary, response_class=Response, responses=responses)

@@ -1,4 +1,4 @@
-"""Events: one stream of server-sent events for each page."""
+"""Events: one stream of server-sent events per page."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -68,8 +68,7 @@ class EventStream(Response):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         with self._hub.subscription(self._project, self._last_event_id) as subscription:
             first = None if subscription.is_resumed else await self._first()
-            start = {"type": "http.response.start", "status": 200, "headers": self.raw_headers}
-            await send(start)
+            await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
             gone = asyncio.create_task(_close_on_disconnect(receive, subscription))
             over = asyncio.create_task(self._close_when_over(subscription))
             try:

@@ -1,6 +1,6 @@
 """Health: whether the process runs, can take batches, and has consumers.
 
-Readiness has one sentence for each check.
+Readiness has one sentence per check.
 """
 
 import asyncio
@@ -103,14 +103,11 @@ def room_check(lag: Lag | None) -> ReadinessCheck:
 def _consumers_check(state: ServiceState | None) -> ReadinessCheck:
     if state is None:
         return ReadinessCheck("consumers", False, _NO_STORE)
-    if state.live_consumers == 0:
-        return ReadinessCheck(
-            "consumers", False, "none is alive: what is taken waits to be analysed"
-        )
-    verb = "is" if state.live_consumers == 1 else "are"
-    return ReadinessCheck(
-        "consumers", True, f"{formatting.count(state.live_consumers)} {verb} alive"
-    )
+    number = state.live_consumers
+    text = f"{formatting.count(number)} {'is' if number == 1 else 'are'} alive"
+    if not number:
+        text = "none is alive: what is taken waits to be analysed"
+    return ReadinessCheck("consumers", number > 0, text)
 
 
 def _shards_check(state: ServiceState | None, num_shards: int) -> ReadinessCheck:
@@ -150,7 +147,7 @@ def behind_sentence(progress: AsOf, now_s: float) -> str:
 
 
 def disk_check(disk: DiskWatch) -> ReadinessCheck:
-    """Whether what is taken can be stored; a warning alone stops no ingest."""
+    """Whether batches can be stored; a warning alone stops no ingest."""
     if (sentence := disk.sentence()) is not None:
         return ReadinessCheck("disk", False, sentence, ingest_needs=disk.level == "stop")
     known = "the disk has room" if disk.usage() else "the data is on disks of other servers"
@@ -158,9 +155,8 @@ def disk_check(disk: DiskWatch) -> ReadinessCheck:
 
 
 def _durability_check(allow_lossy: bool) -> ReadinessCheck:
-    if allow_lossy:
-        return ReadinessCheck("durability", False, _LOSSY)
-    return ReadinessCheck("durability", True, "a crash loses nothing that was acknowledged")
+    text = _LOSSY if allow_lossy else "a crash loses nothing that was acknowledged"
+    return ReadinessCheck("durability", not allow_lossy, text)
 
 
 router = APIRouter(tags=["health"])
@@ -223,6 +219,5 @@ async def get_readiness(request: Request, service: ServiceDep) -> Response:
         shown = {name: check.model_dump() for name, check in checks_out.items()}
         detail = "; ".join(f"{check.name}: {check.sentence}" for check in stops)
         return problem(request.scope, 503, "not_ready", detail, headers, checks=shown)
-    degraded = [check.name for check in checks if not check.ok]
-    ready = ReadyOut(degraded=degraded, checks=checks_out)
+    ready = ReadyOut(degraded=[check.name for check in checks if not check.ok], checks=checks_out)
     return Response(ready.model_dump_json(), media_type="application/json")

@@ -24,7 +24,7 @@ from app.api.http.picture_links import linked_picture
 from app.api.http.request_kinds import KIND_KEY, PNG, chart_of_picture
 from app.api.http.work_places import given_once
 from app.api.routes.dependencies import Responses, refusals
-from app.charts.base.theme import LIGHT, THEMES, Theme
+from app.charts.base.theme import LIGHT, THEMES
 from app.errors import InvalidRequest
 
 _WIDTHS_PX = range(320, 2001)
@@ -53,9 +53,9 @@ class PictureMiddleware:
         await self._app(_without_picture(scope, path), receive, answered.take)
         if answered.status != 200:
             return await answered.hand_on(send)
-        work = partial(self._draw, json.loads(answered.body), _theme(scope), width_px=width_px)
-        picture = await run_in_threadpool(work)
-        return await Response(picture, media_type=PNG)(scope, receive, send)
+        theme = THEMES.get(_query(scope).get("theme", [LIGHT.name])[0], LIGHT)
+        work = partial(self._draw, json.loads(answered.body), theme, width_px=width_px)
+        return await Response(await run_in_threadpool(work), media_type=PNG)(scope, receive, send)
 
 
 class CapturedResponse:
@@ -86,22 +86,17 @@ class CapturedResponse:
 
 def _without_picture(scope: Scope, path: str) -> Scope:
     """The same request for the chart's figure."""
-    headers = [pair for pair in scope["headers"] if pair[0] != b"accept"]
     return {
         **scope,
         "path": path,
         "raw_path": path.encode(),
-        "headers": headers,
+        "headers": [pair for pair in scope["headers"] if pair[0] != b"accept"],
         USED_PARAMETERS: {"width"},
     }
 
 
 def _query(scope: Scope) -> dict[str, list[str]]:
     return parse_qs(scope["query_string"].decode("latin-1"))
-
-
-def _theme(scope: Scope) -> Theme:
-    return THEMES.get(_query(scope).get("theme", [LIGHT.name])[0], LIGHT)
 
 
 def _width_px(scope: Scope) -> int:
@@ -139,7 +134,7 @@ _BROWSER_TTL_S = 3600
 
 @dataclass(frozen=True, slots=True)
 class _PictureRequest:
-    """What is drawn; links of one picture that expire at different times share it."""
+    """A picture to draw; links to it that expire at different times share the drawing."""
 
     picture: Picture
     scope: Scope = field(compare=False)
@@ -178,39 +173,35 @@ class LinkedPictureMiddleware:
         )
         if answered.status != 200:
             return await answered.hand_on(send)
-        return await self._response(picture, answered.body)(scope, receive, send)
-
-    async def _draw(self, request: _PictureRequest) -> CapturedResponse:
-        answered = CapturedResponse()
-        await self._app(request.scope, given_once(b"", _never), answered.take)
-        return answered
-
-    def _response(self, picture: Picture, drawn: bytes) -> Response:
         left_s = max(0, picture.expires_s - int(self._now_s()))
         headers = {
             "cache-control": f"public, max-age={min(left_s, _BROWSER_TTL_S)}",
             # Receivers' pages embed it.
             "cross-origin-resource-policy": "cross-origin",
         }
-        return Response(drawn, media_type=PNG, headers=headers)
+        return await Response(answered.body, media_type=PNG, headers=headers)(scope, receive, send)
+
+    async def _draw(self, request: _PictureRequest) -> CapturedResponse:
+        answered = CapturedResponse()
+        await self._app(request.scope, given_once(b"", _never), answered.take)
+        return answered
 
 
 def _chart_request(scope: Scope, picture: Picture) -> Scope:
     """The request for the chart's picture; nothing else of the link's request counts."""
     path = f"/api/v1/jobs/{picture.job}/windows/{picture.window}/charts/{picture.chart}.png"
-    query = f"theme={picture.theme}".encode()
     return {
         **scope,
         "path": path,
         "raw_path": path.encode(),
-        "query_string": query,
+        "query_string": f"theme={picture.theme}".encode(),
         "headers": [pair for pair in scope["headers"] if pair[0] == b"host"],
         KIND_KEY: None,
     }
 
 
 async def _never() -> Message:
-    """Of a caller that never hangs up: the picture is for all who request it."""
+    """The `receive` of a caller that never hangs up: the picture is drawn for all its callers."""
     message: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
     return await message
 
@@ -228,7 +219,7 @@ _PICTURE: Responses = {
     200: {
         "description": "The picture; may be cached for an hour.",
         "content": {PNG: {"schema": {"type": "string", "format": "binary"}}},
-    },
+    }
 }
 
 

@@ -49,8 +49,10 @@ def search(
     """Finds archived jobs, too, after the others. Without words, the jobs that began last."""
     words = q.split()
     with service.store.read() as conn:
-        found = jobs.matching(conn, caller.project, words, limit=limit)
-        on = hosts.matching(conn, caller.project, words, limit=limit) if words else []
-    items = [FoundOut.of_record(job, kind="job", id=job_of(job.job_id)) for job in found]
-    named = [FoundOut(kind="host", id=host, name=host, labels={}, is_archived=False) for host in on]
-    return SearchOut(items=[*items, *named])
+        records = jobs.matching(conn, caller.project, words, limit=limit)
+        names = hosts.matching(conn, caller.project, words, limit=limit) if words else []
+    items = [FoundOut.of_record(job, kind="job", id=job_of(job.job_id)) for job in records]
+    items += [
+        FoundOut(kind="host", id=name, name=name, labels={}, is_archived=False) for name in names
+    ]
+    return SearchOut(items=items)

@@ -14,7 +14,7 @@ from app.api.http.auth import COOKIE, check_same_origin, client_address
 from app.api.http.fields import RequestModel, ResponseModel, UnixTime
 from app.api.http.principal import ROOT, ROOT_ID, Principal, principal_of
 from app.api.routes.audit import write_audit
-from app.api.routes.dependencies import ApiRouter, CallerDep, ServiceDep, refusals
+from app.api.routes.dependencies import ApiRouter, CallerDep, ServiceDep
 from app.api.service.service import Service
 from app.errors import SessionNotFound, Unauthorised
 from app.store import tokens
@@ -67,11 +67,11 @@ async def sign_in(
         check_same_origin(request.url.scheme, request.headers)
     address = client_address(request.scope)
     service.sign_ins.check(address)
-    found = await service.auth.of_token(given.token.get_secret_value())
-    if found is None:
+    admitted = await service.auth.of_token(given.token.get_secret_value())
+    if admitted is None:
         service.sign_ins.note(address)
         raise Unauthorised("unknown token")
-    caller, _ = found
+    caller, _ = admitted
     caller.check("read")
     cookie = await run_in_threadpool(
         service.auth.begin_session,
@@ -108,7 +108,7 @@ async def get_session(request: HttpRequest, service: ServiceDep) -> SessionOut:
         scopes=tuple(scope for scope in SCOPES if scope in caller.scopes),
         **({} if sentence is None else {"disk": sentence}),
         lossy=await service.loss_warnings.sentences(),
-        price=None if service.gpu_price is None else PriceOut.model_validate(service.gpu_price),
+        price=service.gpu_price,
     )
 
 
@@ -164,24 +164,22 @@ async def list_sessions(
     return await run_in_threadpool(_sessions_out, service, caller, current_id)
 
 
-@router.delete(
-    "/sessions/{session_id}", summary="End a session", status_code=204, responses=refusals(404)
-)
+@router.delete("/sessions/{session_id}", summary="End a session", status_code=204)
 def end_session(session_id: SessionId, service: ServiceDep, caller: CallerDep) -> None:
     """All processes refuse its cookie within 5 s. Idempotent until it would have expired."""
     with service.store.read() as conn:
-        found = sessions.find(conn, session_id)
-    if found is None or not _may_see(caller, found):
+        session = sessions.find(conn, session_id)
+    if session is None or not _may_see(caller, session):
         raise SessionNotFound(session_id)
-    _end(service, caller, found)
+    _end(service, caller, session)
 
 
 def _end(service: Service, caller: Principal, session: SessionRecord) -> None:
     now_s = service.now_s()
     with service.store.write() as conn:
         if sessions.end(conn, session.project, session.session_id, now_s=now_s):
-            of_token = {"token": session.token_id}
-            write_audit(conn, caller, "session.end", session.session_id, now_s=now_s, **of_token)
+            detail = {"token": session.token_id}
+            write_audit(conn, caller, "session.end", session.session_id, now_s=now_s, **detail)
     service.auth.forget_session(session.session_id)
 
 
@@ -194,16 +192,14 @@ def _may_see(caller: Principal, session: SessionRecord) -> bool:
 
 def _sessions_out(service: Service, caller: Principal, current_id: str | None) -> SessionsOut:
     with service.store.read() as conn:
-        found = sessions.active(conn, caller.project, now_s=service.now_s())
-        seen = [session for session in found if _may_see(caller, session)]
-        names = {session.token_id: _token_name(conn, session.token_id) for session in seen}
+        active = sessions.active(conn, caller.project, now_s=service.now_s())
+        shown = [session for session in active if _may_see(caller, session)]
+        names = {session.token_id: _token_name(conn, session.token_id) for session in shown}
     items = [
         ActiveSessionOut.of_record(
-            session,
-            token_name=names[session.token_id],
-            is_current=session.session_id == current_id,
+            session, token_name=names[session.token_id], is_current=session.session_id == current_id
         )
-        for session in seen
+        for session in shown
     ]
     return SessionsOut(items=items)
 

@@ -87,29 +87,26 @@ def get_settings(service: ServiceDep, caller: CallerDep) -> SettingsOut:
     )
 
 
-@router.put(
-    "/settings/retention",
-    summary="Set the project's retention",
-)
+@router.put("/settings/retention", summary="Set the project's retention")
 def set_retention(limits: RetentionIn, service: ServiceDep, caller: CallerDep) -> RetentionOut:
     """Needs the scope admin. Older data is deleted within the hour and cannot be restored."""
     with service.store.write() as conn:
         before = retention.project_limits(conn, caller.project)
-        said = before | limits.model_dump(exclude_unset=True)
-        changes = changed_fields(before, said)
+        after = before | limits.model_dump(exclude_unset=True)
+        changes = changed_fields(before, after)
         write_audit(
             conn, caller, "retention.set", caller.project, now_s=service.now_s(), changes=changes
         )
-        retention.set_project_limits(conn, caller.project, **said)
+        retention.set_project_limits(conn, caller.project, **after)
     return _retention_out(service, caller.project)
 
 
 def _retention_out(service: Service, project: str) -> RetentionOut:
     usual = service.public_settings.keep
     with service.store.read() as conn:
-        found = {policy.project: policy for policy in retention.policies(conn, usual)}
+        policies = {policy.project: policy for policy in retention.policies(conn, usual)}
         stored_bytes = retention.stored_bytes(conn, project)
-    policy = found.get(project, RetentionPolicy(project, usual))
+    policy = policies.get(project, RetentionPolicy(project, usual))
     return RetentionOut.of_record(
         policy.limits,
         has_own_raw_days=policy.is_own[0],

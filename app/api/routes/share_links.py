@@ -1,4 +1,4 @@
-"""Share links: a frozen snapshot of a job's page, shown to whoever has the link.
+"""Share links: a frozen snapshot of a job's page, shown to people who have the link.
 
 The API makes, lists and revokes links; `GET /share/{token}` shows one. Who may open a link is the
 operator's decision: `PACELINE_SHARE_LINKS`.
@@ -16,25 +16,15 @@ from pydantic import Field
 from starlette.concurrency import run_in_threadpool
 
 from app import formatting
+from app.api.http import fields
 from app.api.http.auth import client_address
-from app.api.http.fields import (
-    RANGE_PATTERN,
-    Cursor,
-    JobName,
-    Limit,
-    RequestModel,
-    ResponseModel,
-    UnixTime,
-    hex_id,
-    timestamp,
-)
 from app.api.http.principal import SHARE_PATH
 from app.api.pages import PLOTLY_PATH
 from app.api.routes.audit import write_audit
-from app.api.routes.dependencies import ApiRouter, CallerDep, JobKey, ServiceDep, refusals
+from app.api.routes.dependencies import ApiRouter, CallerDep, JobKey, PageOut, ServiceDep, refusals
 from app.api.routes.windows.windows import RANGE_SEPARATOR, RECENT, shown_result
 from app.api.service.annotation_places import placed_annotations, with_annotations
-from app.api.service.job_state import StateThresholds, state_of_window
+from app.api.service.job_state import state_of_window
 from app.api.service.replays import epoch_of
 from app.api.service.service import Service
 from app.charts.report.html import SERVED_DRAW_SCRIPT, served_report
@@ -69,12 +59,7 @@ SNAPSHOT_HEADERS = {
 
 
 def snapshot_page(
-    job_id: str,
-    result: WindowResult,
-    known_hosts: Hosts,
-    *,
-    now_s: float,
-    thresholds: StateThresholds,
+    job_id: str, result: WindowResult, known_hosts: Hosts, *, now_s: float, alert_slowdown: float
 ) -> bytes:
     """The report of a result as it is now, as one page; `job_id` is without its project.
 
@@ -90,7 +75,7 @@ def snapshot_page(
     at = datetime.fromtimestamp(now_s, UTC)
     page = served_report(
         result,
-        state=state_of_window(result.slowdown, result.fidelity.verdict, thresholds),
+        state=state_of_window(result.slowdown, result.fidelity.verdict, alert_slowdown),
         hosts=known_hosts,
         notice=f"Snapshot of {formatting.bidi_isolated(job_id)} at {at:%Y-%m-%d %H:%M} UTC, "
         f"steps {formatting.count(steps[0])} to {formatting.count(steps[-1])}",
@@ -108,10 +93,10 @@ _DAY_S = 86_400.0
 ShareState = Literal["active", "expired", "revoked"]
 
 
-class ShareIn(RequestModel):
+class ShareIn(fields.RequestModel):
     """Which steps to share, and for how long."""
 
-    window: Annotated[str, Field(pattern=RANGE_PATTERN)] = Field(
+    window: Annotated[str, Field(pattern=fields.RANGE_PATTERN)] = Field(
         RECENT, description="Window id, or a range of two ids, or `latest`, or `recent`."
     )
     steps: Annotated[str, Field(max_length=1000)] | None = Field(
@@ -125,18 +110,18 @@ class ShareIn(RequestModel):
     )
 
 
-class ShareOut(ResponseModel):
+class ShareOut(fields.ResponseModel):
     """A share link without its token, which is not stored."""
 
     share_id: str
-    job_id: JobName
+    job_id: fields.JobName
     window: str = Field(validation_alias="window_id")
     first_step: int
     last_step: int
     author: str = Field(description="Name of the token that made it.")
-    created_at: UnixTime = Field(validation_alias="created_s")
-    expires_at: UnixTime = Field(validation_alias="expires_s")
-    revoked_at: UnixTime | None = Field(validation_alias="revoked_s")
+    created_at: fields.UnixTime = Field(validation_alias="created_s")
+    expires_at: fields.UnixTime = Field(validation_alias="expires_s")
+    revoked_at: fields.UnixTime | None = Field(validation_alias="revoked_s")
     state: ShareState
     size_bytes: int = Field(description="Size of the snapshot.")
 
@@ -157,14 +142,11 @@ class CreatedShareOut(ShareOut):
     )
 
 
-class SharesOut(ResponseModel):
+class SharesOut(PageOut[ShareOut]):
     """A page of share links, newest first."""
 
-    items: list[ShareOut]
-    next_cursor: str | None
 
-
-ShareId = Annotated[str, hex_id("link")]
+ShareId = Annotated[str, fields.hex_id("link")]
 
 
 @router.post(
@@ -185,8 +167,7 @@ def create_share(
         raise Forbidden("share links are switched off: see PACELINE_SHARE_LINKS")
     result, known_hosts = _shared(service, job_id, given)
     now_s = service.now_s()
-    name, thresholds = job_of(job_id), service.thresholds
-    page = snapshot_page(name, result, known_hosts, now_s=now_s, thresholds=thresholds)
+    name, alert_slowdown = job_of(job_id), service.alert_slowdown
     wanted = NewShareLink(
         project=caller.project,
         job_id=job_id,
@@ -195,21 +176,17 @@ def create_share(
         window_id=str(result.window.id),
         first_step=result.steps[0],
         last_step=result.steps[-1],
-        page=page,
+        page=snapshot_page(name, result, known_hosts, now_s=now_s, alert_slowdown=alert_slowdown),
     )
     with service.store.write() as conn:
         made, token = share_links.create(conn, wanted, now_s=now_s)
-        write_audit(
-            conn,
-            caller,
-            "share.create",
-            made.share_id,
-            now_s=now_s,
-            job=name,
-            window=made.window_id,
-            steps=f"{made.first_step}-{made.last_step}",
-            expires_at=timestamp(made.expires_s).isoformat(),
-        )
+        detail = {
+            "job": name,
+            "window": made.window_id,
+            "steps": f"{made.first_step}-{made.last_step}",
+            "expires_at": fields.timestamp(made.expires_s).isoformat(),
+        }
+        write_audit(conn, caller, "share.create", made.share_id, now_s=now_s, **detail)
     path = f"{SHARE_PATH}{token}"
     return CreatedShareOut.of_record(
         made,
@@ -239,23 +216,21 @@ def list_shares(
     job: Annotated[
         str | None, Query(pattern=JOB_PATTERN, description="Only links to this job.")
     ] = None,
-    cursor: Cursor = None,
-    limit: Limit = 100,
+    cursor: fields.Cursor = None,
+    limit: fields.Limit = 100,
 ) -> SharesOut:
     """All links of the project, newest first, with expired and revoked ones."""
     job_id = None if job is None else job_key(caller.project, job)
     with service.store.read() as conn:
-        found, more = share_links.page(
+        links, next_cursor = share_links.page(
             conn, caller.project, job_id=job_id, cursor=cursor, limit=limit
         )
     now_s = service.now_s()
-    items = [ShareOut.of_record(link, state=_state(link, now_s)) for link in found]
-    return SharesOut(items=items, next_cursor=more)
+    items = [ShareOut.of_record(link, state=_state(link, now_s)) for link in links]
+    return SharesOut(items=items, next_cursor=next_cursor)
 
 
-@router.delete(
-    "/shares/{share_id}", summary="Revoke a share link", status_code=204, responses=refusals(404)
-)
+@router.delete("/shares/{share_id}", summary="Revoke a share link", status_code=204)
 def revoke_share(share_id: ShareId, service: ServiceDep, caller: CallerDep) -> None:
     """The link shows nothing from now on, and its snapshot is deleted. Idempotent."""
     now_s = service.now_s()

@@ -1,7 +1,7 @@
 """The state of the service itself, for its status page: every part, and when it last worked."""
 
 import asyncio
-from collections.abc import Awaitable, Mapping
+from collections.abc import Awaitable
 from datetime import datetime
 from typing import Literal, TypeVar
 
@@ -9,7 +9,6 @@ from pydantic import Field
 from starlette.concurrency import run_in_threadpool
 
 from app import formatting
-from app.alerts.receiver import Receiver
 from app.api.http.fields import ResponseModel, UnixTime, timestamp, timestamp_or_none
 from app.api.routes.alerts.receiver_schemas import ReceiverState, receiver_state
 from app.api.routes.dependencies import ApiRouter, CallerDep, ServiceDep
@@ -112,8 +111,8 @@ class DiskOut(ResponseModel):
 class OutboxOut(ResponseModel):
     """Messages that are still to be sent, of all projects."""
 
-    due: int
-    oldest_s: float | None
+    due: int = Field(validation_alias="outbox_due")
+    oldest_s: float | None = Field(validation_alias="outbox_oldest_s")
 
 
 class StatusOut(ResponseModel):
@@ -165,25 +164,20 @@ async def get_status(service: ServiceDep, caller: CallerDep) -> StatusOut:
         state=health,
         sentence=sentence,
         at=timestamp(service.now_s()),
-        checks={check.name: CheckOut.model_validate(check) for check in checks},
+        checks={check.name: check for check in checks},
         queue=None if lag is None else _queue(lag, state),
         consumers=consumers,
         canary=canary,
         heartbeats=heartbeats,
-        outbox=None
-        if state is None
-        else OutboxOut(due=state.outbox_due, oldest_s=state.outbox_oldest_s),
-        disk=None if disk is None else DiskOut.model_validate(disk),
+        outbox=state,
+        disk=None if disk is None else DiskOut.of_record(disk.usage, disk),
     )
 
 
 def _summary(
-    stops: list[str],
-    failed: list[str],
-    consumers: ConsumersOut | None,
-    canary: CanaryOut | None,
+    stops: list[str], failed: list[str], consumers: ConsumersOut | None, canary: CanaryOut | None
 ) -> tuple[ServiceHealth, str]:
-    """The worst of it in one sentence."""
+    """State of the service, and its worst problem in one sentence."""
     if stops:
         return "down", f"No batch is accepted: {stops[0]}."
     if consumers is not None and not any(consumer.is_alive for consumer in consumers.items):
@@ -197,16 +191,14 @@ def _summary(
         return "degraded", f"Something needs a look: {failed[0]}."
     if canary is None or canary.age_s is None:
         return "ok", "Every part works."
-    found = formatting.duration(canary.age_s)
-    return "ok", f"Every part works; the canary was found {found} ago."
+    return "ok", f"Every part works; the canary was found {formatting.duration(canary.age_s)} ago."
 
 
 def _queue(lag: Lag, state: ServiceState | None) -> QueueOut:
-    known_s = [age_s for age_s in lag.oldest_s if age_s is not None]
     return QueueOut.of_record(
         lag,
         entries=sum(lag.entries),
-        oldest_s=max(known_s, default=None),
+        oldest_s=max((age_s for age_s in lag.oldest_s if age_s is not None), default=None),
         shards=len(lag.entries),
         full_shards=len(lag.full),
         unheld_shards=None if state is None else len(state.unheld_shards),
@@ -215,31 +207,30 @@ def _queue(lag: Lag, state: ServiceState | None) -> QueueOut:
 
 def _consumers(state: ServiceState, settings: PublicSettings) -> ConsumersOut:
     watch = state.watches.get("consumers")
-    items = [ConsumerOut.model_validate(consumer) for consumer in state.consumers]
     turns_s = [consumer.last_turn_s for consumer in state.consumers]
     turns_s.append(None if watch is None else watch.ok_s)
     turned_s = [turn_s for turn_s in turns_s if turn_s is not None]
     return ConsumersOut(
-        items=items,
+        items=state.consumers,
         last_turn_at=timestamp_or_none(max(turned_s, default=None)),
         dead_after_s=settings.consumers_dead_after_s,
-        told_at=timestamp_or_none(None if watch is None else watch.told_s),
+        told_at=timestamp_or_none(None if watch is None else watch.notified_s),
     )
 
 
 def _canary(state: ServiceState, settings: PublicSettings) -> CanaryOut:
     every_s = settings.canary_every_s
     watch = state.watches.get("canary") if every_s is not None else None
-    found_s = None if watch is None else watch.ok_s
+    ok_s = None if watch is None else watch.ok_s
     return CanaryOut(
         state=_canary_state(watch, settings, state.at_s),
         every_s=every_s,
-        found_at=timestamp_or_none(found_s),
-        age_s=None if found_s is None else max(0.0, state.at_s - found_s),
+        found_at=timestamp_or_none(ok_s),
+        age_s=None if ok_s is None else max(0.0, state.at_s - ok_s),
         took_s=None if watch is None else watch.took_s,
         detail=None if watch is None else watch.detail,
         missing_after_s=settings.canary_missing_after_s,
-        told_at=timestamp_or_none(None if watch is None else watch.told_s),
+        told_at=timestamp_or_none(None if watch is None else watch.notified_s),
     )
 
 
@@ -250,36 +241,29 @@ def _canary_state(watch: Watch | None, settings: PublicSettings, now_s: float) -
         return "waiting"
     # Rounds may have ceased altogether: then nothing says what is wrong.
     is_late = watch.down_s(now_s) >= settings.canary_missing_after_s
-    if watch.detail is not None or watch.told_s is not None or is_late:
+    if watch.detail is not None or watch.notified_s is not None or is_late:
         return "missing"
     return "waiting" if watch.ok_s is None else "found"
 
 
 def _heartbeats(service: Service, project: str) -> list[HeartbeatOut]:
     with service.store.read() as conn:
-        found = receivers.without_secrets(conn, project)
-        switches = [receiver for receiver in found if receiver.heartbeat_every_s is not None]
+        every = receivers.without_secrets(conn, project)
+        switches = [receiver for receiver in every if receiver.heartbeat_every_s is not None]
         health = receivers.health(conn, [receiver.endpoint_id for receiver in switches])
         written = receivers.heartbeats_of(conn, project)
-    return [_heartbeat(receiver, health, written) for receiver in switches]
-
-
-def _heartbeat(
-    receiver: Receiver,
-    health: Mapping[str, ReceiverHealth],
-    written: Mapping[str, float | None],
-) -> HeartbeatOut:
-    known = health.get(receiver.endpoint_id, ReceiverHealth())
-    return HeartbeatOut.of_record(
-        receiver,
-        known,
-        state=receiver_state(receiver, known),
-        written_at=written.get(receiver.endpoint_id),
-    )
+    heartbeats = []
+    for receiver in switches:
+        known = health.get(receiver.endpoint_id, ReceiverHealth())
+        state, written_at = receiver_state(receiver, known), written.get(receiver.endpoint_id)
+        heartbeats.append(
+            HeartbeatOut.of_record(receiver, known, state=state, written_at=written_at)
+        )
+    return heartbeats
 
 
 async def _or_none(reading: Awaitable[AnswerT]) -> AnswerT | None:
-    # The failed check says why; what is not known is null.
+    # The failed check says why; unknown figures are null.
     try:
         return await reading
     except PacelineError:

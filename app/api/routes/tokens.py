@@ -7,7 +7,7 @@ from pydantic import Field
 
 from app.api.http.fields import Cursor, Limit, NonEmptyText, RequestModel, ResponseModel, UnixTime
 from app.api.routes.audit import write_audit
-from app.api.routes.dependencies import ApiRouter, CallerDep, ServiceDep, refusals
+from app.api.routes.dependencies import ApiRouter, CallerDep, PageOut, ServiceDep
 from app.store import tokens
 from app.store.tokens import NewToken, Scope
 from app.trace.job import JOB_PATTERN
@@ -41,8 +41,7 @@ class TokenIn(RequestModel):
 
     def wanted(self, project: str, now_s: float) -> NewToken:
         """The token for the store."""
-        days = self.expires_days
-        expires_s = None if days is None else now_s + days * _DAY_S
+        expires_s = None if self.expires_days is None else now_s + self.expires_days * _DAY_S
         return NewToken(project, self.name, self.scopes, self.job, expires_s)
 
 
@@ -68,11 +67,8 @@ class CreatedTokenOut(TokenOut):
     token: str
 
 
-class TokensOut(ResponseModel):
+class TokensOut(PageOut[TokenOut]):
     """A page of tokens, by id."""
-
-    items: list[TokenOut]
-    next_cursor: str | None
 
 
 @router.get("/tokens", summary="List the project's tokens")
@@ -81,9 +77,7 @@ def list_tokens(
 ) -> TokensOut:
     """All tokens, including revoked ones, by id, a page at a time."""
     with service.store.read() as conn:
-        found, next_cursor = tokens.page(conn, caller.project, cursor=cursor, limit=limit)
-    items = [TokenOut.model_validate(record) for record in found]
-    return TokensOut(items=items, next_cursor=next_cursor)
+        return TokensOut.of_page(tokens.page(conn, caller.project, cursor=cursor, limit=limit))
 
 
 @router.post("/tokens", summary="Create a token", status_code=201)
@@ -95,14 +89,12 @@ def create_token(token: TokenIn, service: ServiceDep, caller: CallerDep) -> Crea
     now_s = service.now_s()
     with service.store.write() as conn:
         record, text = tokens.create(conn, token.wanted(caller.project, now_s), now_s=now_s)
-        said = token.model_dump(exclude_none=True)
-        write_audit(conn, caller, "token.create", record.token_id, now_s=now_s, **said)
+        detail = token.model_dump(exclude_none=True)
+        write_audit(conn, caller, "token.create", record.token_id, now_s=now_s, **detail)
     return CreatedTokenOut.of_record(record, token=text)
 
 
-@router.delete(
-    "/tokens/{token_id}", summary="Revoke a token", status_code=204, responses=refusals(404)
-)
+@router.delete("/tokens/{token_id}", summary="Revoke a token", status_code=204)
 def revoke_token(token_id: TokenId, service: ServiceDep, caller: CallerDep) -> None:
     """All processes refuse the token within 5 s. Idempotent."""
     now_s = service.now_s()

@@ -1,8 +1,9 @@
-"""Where annotations lie among a job's steps, their words, and which findings begin after one."""
+"""Annotations at the steps of a job: their places, their texts, and findings that follow them."""
 
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 from msgspec.structs import replace
 
@@ -16,7 +17,7 @@ from app.store.windows import WindowSummary
 
 # Of a job, the newest ones, on its charts.
 MAX_PLACED = 200
-# A finding that begins at most so many steps after an annotation names it.
+# A finding names the annotations in at most this number of steps before its onset.
 MAX_STEPS_AFTER = 5
 # A deploy ends one run and begins the next: before the first step by no more than this.
 _BEFORE_RUN_S = 3600.0
@@ -38,21 +39,21 @@ class PlacedAnnotation:
     step: int | None
 
 
-def annotation_text(found: Annotation) -> str:
+def annotation_text(annotation: Annotation) -> str:
     """An annotation in words: "deploy v1.4", "node drained host-043: new kernel"."""
-    words = _WORDS.get(found.kind, found.kind.replace("-", " "))
-    subject = " ".join(filter(None, (words, _isolated(found.host))))
-    if not found.text:
+    words = _WORDS.get(annotation.kind, annotation.kind.replace("-", " "))
+    subject = " ".join(filter(None, (words, _isolated(annotation.host))))
+    if not annotation.text:
         return subject or "note"
-    told = _isolated(found.text)
+    text = _isolated(annotation.text)
     if not subject:
-        return told
-    return f"{subject}: {told}" if found.host else f"{subject} {told}"
+        return text
+    return f"{subject}: {text}" if annotation.host else f"{subject} {text}"
 
 
-def short_annotation_text(found: Annotation) -> str:
+def short_annotation_text(annotation: Annotation) -> str:
     """The same, short enough for the ribbon."""
-    text = annotation_text(found)
+    text = annotation_text(annotation)
     if len(text) <= _MAX_SHORT_CHARS:
         return text
     return text[: _MAX_SHORT_CHARS - 1].rstrip() + "\u2026"
@@ -72,29 +73,28 @@ def placed_annotations(
     Raises:
         JobNotFound: the job never registered.
     """
-    found = annotations.of_job(conn, job_id, AnnotationFilter())[:MAX_PLACED]
-    return placed_at_steps(conn, job_id, found[::-1], known) if found else []
+    newest = annotations.of_job(conn, job_id, AnnotationFilter())[:MAX_PLACED]
+    return placed_at_steps(conn, job_id, newest[::-1], known) if newest else []
 
 
 def placed_at_steps(
     conn: Connection,
     job_id: str,
-    found: Sequence[Annotation],
+    records: Sequence[Annotation],
     known: Sequence[WindowSummary] | None = None,
 ) -> list[PlacedAnnotation]:
     """These annotations at their steps; raises as `placed_annotations` does."""
-    are_by_time = any(annotation.step is None for annotation in found)
+    are_by_time = any(annotation.step is None for annotation in records)
     if are_by_time and known is None:
         known, _ = windows.newest_windows(conn, job_id, limit=_MAX_WINDOWS)
     timeline = _Timeline(conn, job_id, known) if are_by_time and known else None
-    return [_placed(annotation, timeline) for annotation in found]
+    return [_placed(annotation, timeline) for annotation in records]
 
 
-def _placed(found: Annotation, timeline: "_Timeline | None") -> PlacedAnnotation:
-    if found.step is not None or timeline is None:
-        return PlacedAnnotation(found, found.epoch, found.step)
-    epoch, step = timeline.step_after(found.at_s) or (None, None)
-    return PlacedAnnotation(found, epoch, step)
+def _placed(annotation: Annotation, timeline: "_Timeline | None") -> PlacedAnnotation:
+    if annotation.step is not None or timeline is None:
+        return PlacedAnnotation(annotation, annotation.epoch, annotation.step)
+    return PlacedAnnotation(annotation, *(timeline.step_after(annotation.at_s) or (None, None)))
 
 
 class _Timeline:
@@ -154,23 +154,21 @@ class _Timeline:
 
     def _ascending_begins_s(self) -> list[float]:
         """When each window began, in the order of the windows even where clocks disagree."""
-        found: list[float] = []
+        begins: list[float] = []
         for at, window in enumerate(self._windows):
             begins_s = self._starts_s[at]
             if begins_s is None:
                 is_first = at == 0 or self._windows[at - 1].epoch != window.epoch
                 run_s = self._run_begins_s.get(window.epoch, self._ends_s[at])
                 begins_s = run_s if is_first else self._ends_s[at - 1]
-            found.append(max(begins_s, found[-1]) if found else begins_s)
-        return found
+            begins.append(begins_s)
+        return list(accumulate(begins, max))
 
 
 def _ascending_ends_s(known: Sequence[WindowSummary]) -> list[float]:
     """When each window was analysed; one that was revised late counts as not after the next."""
-    ends_s = [window.updated_s for window in known]
-    for at in range(len(ends_s) - 2, -1, -1):
-        ends_s[at] = min(ends_s[at], ends_s[at + 1])
-    return ends_s
+    newest_first = (window.updated_s for window in reversed(known))
+    return [*accumulate(newest_first, min)][::-1]
 
 
 def annotations_before(
@@ -192,18 +190,19 @@ def annotations_before(
     ]
     return tuple(
         NearAnnotation(
-            annotation_id=found.annotation_id,
-            kind=found.kind,
+            annotation_id=annotation.annotation_id,
+            kind=annotation.kind,
             steps_after=num_steps,
-            sentence=_sentence(num_steps, found),
+            sentence=_sentence(num_steps, annotation),
         )
-        for num_steps, found in sorted(near, key=lambda pair: pair[0])
+        for num_steps, annotation in sorted(near, key=lambda pair: pair[0])
     )
 
 
-def _sentence(num_steps: int, found: Annotation) -> str:
+def _sentence(num_steps: int, annotation: Annotation) -> str:
     when = "in the step of" if num_steps == 0 else f"{formatting.plural(num_steps, 'step')} after"
-    return f"Begins {when}: {annotation_text(found)}. This is a match in time, not a proven cause."
+    text = annotation_text(annotation)
+    return f"Begins {when}: {text}. This is a match in time, not a proven cause."
 
 
 def with_annotations(result: WindowResult, placed: Sequence[PlacedAnnotation]) -> WindowResult:

@@ -6,13 +6,13 @@ A file, since API and supervisor are two processes of one machine that share a d
 from dataclasses import dataclass
 from pathlib import Path
 
-# Simulated jobs fill the database for nobody once their reader has gone.
+# Simulated jobs would otherwise fill the database long after people stop looking at them.
 MAX_DEMO_S = 3600.0
 
 
 @dataclass(frozen=True, slots=True)
 class DemoSwitch:
-    """On while the file at `path` exists and is younger than `MAX_DEMO_S`; None: there is none."""
+    """On while the file at `path` exists and is younger than `MAX_DEMO_S`; None: always off."""
 
     path: Path | None
 

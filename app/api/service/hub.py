@@ -70,10 +70,10 @@ class RecentEvents:
 
     def since(self, last_id: str) -> list[StreamEvent] | None:
         """Events after this id, oldest first; None if they are no longer known."""
-        found = _EVENT_ID.fullmatch(last_id)
-        if found is None or found["boot"] != self._boot:
+        match = _EVENT_ID.fullmatch(last_id)
+        if match is None or match["boot"] != self._boot:
             return None
-        num_missed = self._number - int(found["number"])
+        num_missed = self._number - int(match["number"])
         if not 0 <= num_missed <= len(self._kept):
             return None
         return list(islice(self._kept, len(self._kept) - num_missed, None))
@@ -179,7 +179,11 @@ class EventHub:
             StreamLimit: too many streams of the project are open.
             TooManyRequests: too many streams are open.
         """
-        self._check_room(project)
+        own = sum(stream.project == project for stream in self._subscriptions)
+        if own >= self._max_streams_of_project:
+            raise StreamLimit(f"this project has {own} event streams open", retry_after_s=10)
+        if self.num_streams >= self._max_streams:
+            raise TooManyRequests("too many event streams are open", retry_after_s=10)
         missed = self._recent.since(after)
         subscription = EventSubscription(project, is_resumed=missed is not None)
         for event in missed or ():
@@ -191,13 +195,6 @@ class EventHub:
             yield subscription
         finally:
             self._subscriptions.discard(subscription)
-
-    def _check_room(self, project: str) -> None:
-        own = sum(stream.project == project for stream in self._subscriptions)
-        if own >= self._max_streams_of_project:
-            raise StreamLimit(f"this project has {own} event streams open", retry_after_s=10)
-        if self.num_streams >= self._max_streams:
-            raise TooManyRequests("too many event streams are open", retry_after_s=10)
 
     async def run(self) -> None:
         """Publish events until cancelled, or until the listener is closed."""
@@ -239,11 +236,11 @@ def _stream_event(message: EventMessage) -> StreamEvent | None:
     if name not in EVENT_TYPES:
         log.warning("unknown event", name=str(name)[:64])
         return None
-    said = {field: value for field, value in message.items() if field not in ("event", "project")}
+    data = {field: value for field, value in message.items() if field not in ("event", "project")}
     match message:
         case {"job_id": str(key)}:
-            return StreamEvent(name, said | {"job_id": job_of(key)}, project_of(key))
+            return StreamEvent(name, data | {"job_id": job_of(key)}, project_of(key))
         case {"project": str(project)}:
-            return StreamEvent(name, said, project)
+            return StreamEvent(name, data, project)
     log.warning("event of no job and no project", name=name)
     return None

@@ -1,6 +1,5 @@
 """State of a job in one word, and its silent ranks, from the stored job and what is processed."""
 
-from dataclasses import dataclass
 from typing import Literal, get_args
 
 from app import formatting
@@ -26,11 +25,8 @@ STATES: tuple[JobState, ...] = get_args(JobState)
 ENDED_STATES: frozenset[JobState] = frozenset({"finished", "crashed", "preempted"})
 
 
-@dataclass(frozen=True, slots=True)
-class StateThresholds:
-    """Limits between the states of a job."""
-
-    alert_slowdown: float = 1.1
+# From this slowdown on a job is straggling, where the operator has set none.
+ALERT_SLOWDOWN = 1.1
 
 
 def silent_for_s(job: JobRecord | FleetLine, now_s: float) -> float | None:
@@ -42,9 +38,7 @@ def silent_for_s(job: JobRecord | FleetLine, now_s: float) -> float | None:
     return None if last_heard_s is None else max(0.0, now_s - last_heard_s)
 
 
-def job_state(
-    job: JobRecord | FleetLine, processed: Processed, thresholds: StateThresholds
-) -> JobState:
+def job_state(job: JobRecord | FleetLine, processed: Processed, alert_slowdown: float) -> JobState:
     """The first of these states that applies.
 
     crashed, preempted: its ranks have reported that they failed, or were asked to end.
@@ -65,7 +59,7 @@ def job_state(
     recent = job.recent
     if recent is None:
         return "not-analysed"
-    return state_of_window(recent.slowdown, recent.verdict, thresholds)
+    return state_of_window(recent.slowdown, recent.verdict, alert_slowdown)
 
 
 def state_since_s(
@@ -84,15 +78,13 @@ def state_since_s(
     return None
 
 
-def state_of_window(
-    slowdown: float | None, verdict: str | None, thresholds: StateThresholds
-) -> JobState:
+def state_of_window(slowdown: float | None, verdict: str | None, alert_slowdown: float) -> JobState:
     """The state from the figures of one window."""
     if slowdown is None:
         return "not-analysed"
     if verdict == "low":
         return "low-fidelity"
-    return "straggling" if slowdown >= thresholds.alert_slowdown else "healthy"
+    return "straggling" if slowdown >= alert_slowdown else "healthy"
 
 
 def missing_data_text(job: JobRecord, state: JobState, now_s: float) -> str | None:

@@ -145,9 +145,9 @@ class SpanBuffer:
     as missing by the consumer.
     """
 
-    def __init__(self, *, max_spans: int = MAX_SPANS, max_of_rank: int = MAX_SPANS_OF_RANK) -> None:
+    def __init__(self, *, max_spans: int = MAX_SPANS) -> None:
         self._max_spans = max_spans
-        self.max_of_rank = max_of_rank
+        self.max_of_rank = MAX_SPANS_OF_RANK
         self._ranks: OrderedDict[RankKey, RankBuffer] = OrderedDict()
         self._projects: dict[str, _ProjectSpans] = {}
         self.num_spans = 0
@@ -289,8 +289,7 @@ def step_batch(
             f"step {step.number} has numbers out of range: check paceline.vpp_size, "
             "model chunks and micro-batches"
         )
-    done = ((step.number, num_ops),) if num_ops else ()
-    return replace(batch, steps_done=done)
+    return replace(batch, steps_done=((step.number, num_ops),) if num_ops else ())
 
 
 def why_step_unusable(step: RankStep) -> str:
@@ -308,17 +307,9 @@ def why_step_unusable(step: RankStep) -> str:
 
 def _step_columns(step: RankStep, job: JobRecord) -> OpColumns:
     ops = [] if why_step_unusable(step) else step.ops
-
-    def column(name: str) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-        return np.array([getattr(op, name) for op in ops], np.int64)
-
-    codes = job.op_types.codes
+    names = ("start_ns", "duration_ns", "seq_id", "mc", "mb_id")
     return OpColumns(
         step=np.full(len(ops), step.number, np.int64),
-        start_ns=column("start_ns"),
-        duration_ns=column("duration_ns"),
-        seq_id=column("seq_id"),
-        mc=column("mc"),
-        mb_id=column("mb_id"),
-        optype=np.array([codes[op.optype] for op in ops], np.int16),
+        optype=np.array([job.op_types.codes[op.optype] for op in ops], np.int16),
+        **{name: np.array([getattr(op, name) for op in ops], np.int64) for name in names},
     )

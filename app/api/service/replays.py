@@ -1,6 +1,6 @@
 """Replays of closed windows, and single steps of them: built on demand and cached.
 
-`window_key` finds the newest revision of a closed window. `ResultCache` has the decoded results of
+`window_key` has the newest revision of a closed window. `ResultCache` has the decoded results of
 windows, which all charts of a page share.
 """
 
@@ -42,9 +42,9 @@ IDLE_S = 120.0
 class ResultCache:
     """Results by job, window and revision; thread-safe."""
 
-    def __init__(self, *, max_numbers: int = MAX_NUMBERS_CACHED) -> None:
+    def __init__(self) -> None:
         self._cache = ComputeCache[Hashable, WindowResult](
-            max_size=max_numbers, size_of=num_numbers, idle_s=IDLE_S
+            max_size=MAX_NUMBERS_CACHED, size_of=num_numbers, idle_s=IDLE_S
         )
 
     def get(
@@ -52,13 +52,13 @@ class ResultCache:
     ) -> WindowResult:
         """One window's result; raises as `app.store.windows.get` does."""
         with store.read() as conn:
-            found = windows.summary(conn, job_id, window_id)
+            window = windows.summary(conn, job_id, window_id)
 
         def read() -> WindowResult:
             with store.read() as conn:
-                return windows.get(conn, job_id, found.window_id, per_step=per_step)
+                return windows.get(conn, job_id, window.window_id, per_step=per_step)
 
-        return self.get_or_compute((job_id, found.window_id, found.revision, per_step), read)
+        return self.get_or_compute((job_id, window.window_id, window.revision, per_step), read)
 
     def recent(self, store: Store, job_id: str, *, per_step: bool = False) -> WindowResult:
         """What the job is judged by now; raises as `app.store.windows.get` does."""
@@ -114,12 +114,12 @@ def window_key(conn: Connection, job_id: str, window_id: str) -> WindowKey:
         Conflict: the window is still open, or no closed one of the run can be replayed.
     """
     if window_id == "latest":
-        found = _latest_closed(conn, job_id)
+        window = _latest_closed(conn, job_id)
     else:
-        found = windows.summary(conn, job_id, window_id)
-        if found.state == "open":
-            raise _still_open(conn, job_id, found)
-    return WindowKey(job_id, found.window_id, found.revision)
+        window = windows.summary(conn, job_id, window_id)
+        if window.state == "open":
+            raise _still_open(conn, job_id, window)
+    return WindowKey(job_id, window.window_id, window.revision)
 
 
 def _latest_closed(conn: Connection, job_id: str) -> WindowSummary:
@@ -128,24 +128,24 @@ def _latest_closed(conn: Connection, job_id: str) -> WindowSummary:
     closed = [summary for summary in _newest_closed(conn, job_id) if summary.epoch == epoch]
     if not closed:
         raise Conflict(f"job {job!r} has no closed window in its current run yet: {_KEPT_ON_CLOSE}")
-    found = _first_with_steps(closed)
-    if found is None:
+    latest = _first_with_steps(closed)
+    if latest is None:
         newest = closed[0].window_id
         why = _why_not_replayable(newest, windows.get(conn, job_id, newest))
         raise Conflict(
             f"job {job!r} has closed windows in its current run, but none to replay: {why}"
         )
-    return found
+    return latest
 
 
-def _still_open(conn: Connection, job_id: str, found: WindowSummary) -> Conflict:
+def _still_open(conn: Connection, job_id: str, window: WindowSummary) -> Conflict:
     closed = _newest_closed(conn, job_id)
     newest = _first_with_steps(closed)
     if newest is not None:
         instead = f"the newest closed one is {newest.window_id}"
     else:
         instead = "none that has closed can be replayed" if closed else "none has closed yet"
-    return Conflict(f"window {found.window_id} is still open, and {_KEPT_ON_CLOSE}; {instead}")
+    return Conflict(f"window {window.window_id} is still open, and {_KEPT_ON_CLOSE}; {instead}")
 
 
 def _newest_closed(conn: Connection, job_id: str) -> list[WindowSummary]:
@@ -177,13 +177,13 @@ class _PackedWindow(NamedTuple):
 def _fetch(store: Store, key: WindowKey, bucket: Bucket | None) -> _PackedWindow:
     with store.snapshot() as conn:
         result = windows.get(conn, key.job_id, key.window_id)
-        found = moves.find(conn, key.job_id, key.window_id)
+        stored = moves.find(conn, key.job_id, key.window_id)
         epoch = epoch_of(result)
         registration = jobs.registration(conn, key.job_id, epoch)
         names = hosts.load(conn, key.job_id, epoch)
     if not result.steps:
         raise Conflict(_why_not_replayable(key.window_id, result))
-    blob = moves.fetch(bucket, found)
+    blob = moves.fetch(bucket, stored)
     if blob is None:
         raise Conflict(
             f"the operations of window {key.window_id} have been deleted (PACELINE_KEEP_RAW_DAYS, "
@@ -292,7 +292,7 @@ class ReplayCache:
         Raises:
             Conflict: no step can be replayed, or the operations have been deleted.
             ObjectStorageUnavailable: the operations are in a bucket that does not answer.
-            OperationsDamaged: what is stored is not what was stored.
+            OperationsDamaged: the stored bytes are not those that were written.
         """
         return _unpacked(_fetch(self._store, key, self._bucket))
 

@@ -20,7 +20,6 @@ from app.api.http.picture_links import PictureLinkAuth
 from app.api.http.request_log import ApiMetrics, RefusedJobs
 from app.api.service.demo_switch import DemoSwitch
 from app.api.service.hub import EventHub
-from app.api.service.job_state import StateThresholds
 from app.api.service.otlp_buffer import OtlpBodyReader, SpanBuffer, SpanRefusalLog
 from app.api.service.replays import ReplayCache, ResultCache, StepViewCache
 from app.api.service.status import LossWarnings, ServiceStatus
@@ -85,7 +84,7 @@ class GpuPrice:
 TTL_PER_COMPUTE_S = 100.0
 MAX_ANSWERS = 256
 
-# Who can open a share link: nobody, who is signed in to the project, or anyone who has it.
+# People who can open a share link: none, those signed in to the project, or all who have it.
 ShareAudience = Literal["off", "signed-in", "anyone"]
 
 # A test waits up to ten seconds for its receiver, in one of the threads that answer requests.
@@ -102,7 +101,7 @@ class PublicSettings:
     `rules` apply to projects without rules of their own. `pages_url` is the address of the pages,
     for links in messages: `public` where the operator has set it, else where this process listens,
     which other machines may reach (`host`) or not (`loopback`). Without `canary_every_s` there is
-    no canary; without `consumers_dead_after_s` nobody is told that consumers are dead.
+    no canary; without `consumers_dead_after_s` receivers are not told that consumers are dead.
     """
 
     rules: Sequence[Rule]
@@ -139,7 +138,7 @@ class Service:
     share_audience: ShareAudience
     registrations: RegistrationCache
     replays: ReplayCache
-    thresholds: StateThresholds
+    alert_slowdown: float  # from which on a job is straggling
     metrics: ApiMetrics
     status: ServiceStatus
     loss_warnings: LossWarnings
@@ -188,5 +187,4 @@ class Service:
 
     def processed(self, conn: Connection) -> Processed:
         """Up to when what workers send is processed."""
-        now_s = self.database_time(conn)
-        return as_of.read(conn, num_shards=self.status.num_shards, now_s=now_s)
+        return as_of.read(conn, num_shards=self.status.num_shards, now_s=self.database_time(conn))

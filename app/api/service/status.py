@@ -7,6 +7,7 @@ could lose, where that is allowed.
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import Generic, TypeVar
 
 import anyio
@@ -141,12 +142,7 @@ class LossWarnings:
     """Warnings that queue or store may lose data; none where that is refused."""
 
     def __init__(
-        self,
-        store: Store,
-        writer: QueueWriter,
-        *,
-        is_allowed: bool,
-        monotonic: Callable[[], float],
+        self, store: Store, writer: QueueWriter, *, is_allowed: bool, monotonic: Callable[[], float]
     ) -> None:
         self._store = store
         self._writer = writer
@@ -160,10 +156,8 @@ class LossWarnings:
     async def sentences(self) -> tuple[str, ...]:
         """The warnings; the last known ones while queue or store are away."""
         if self._is_allowed:
-            try:
+            with suppress(Unavailable):
                 self._known = await self._query.get()
-            except Unavailable:
-                return self._known
         return self._known
 
     async def _read(self) -> tuple[str, ...]:

@@ -1,28 +1,22 @@
-"""A whole Plotly figure as plain data, with its sentence and its table beside it; horizontal bars.
+"""A whole Plotly figure as plain data, with its sentence and its table beside it.
 
-Every chart returns a `PlotlyFigure`, made with `layout`, `axis` and `meta`. Bars have a value
-beside each, as shares of the loss do.
+Every chart returns a `PlotlyFigure`, made with `layout`, `axis` and `meta`.
 """
 
 import base64
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Literal, NotRequired, TypedDict, Unpack
+from typing import Literal, NotRequired, TypedDict, Unpack, cast
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from app import formatting
 from app.charts.base.plotly import (
     Numbers,
     PackedNumbers,
-    PlotlyAnnotation,
     PlotlyAxis,
     PlotlyFont,
     PlotlyLayout,
-    PlotlyLine,
     PlotlyMargin,
-    PlotlyShape,
     PlotlyTitle,
     PlotlyTrace,
 )
@@ -185,22 +179,6 @@ def row_axis(labels: Sequence[str], theme: Theme) -> PlotlyAxis:
     return axis(theme, range=ends, tickvals=list(range(len(labels))), ticktext=list(labels))
 
 
-def text_at(place: PlotlyAnnotation, text: str, colour: str, size_px: int = 11) -> PlotlyAnnotation:
-    """A text at a place, without an arrow."""
-    font: PlotlyFont = {"size": size_px, "color": colour}
-    return place | {"text": text, "showarrow": False, "font": font}
-
-
-def line_between(x: tuple[float, float], y: tuple[float, float], line: PlotlyLine) -> PlotlyShape:
-    """A straight line between two points."""
-    return {"type": "line", "x0": x[0], "x1": x[1], "y0": y[0], "y1": y[1], "line": line}
-
-
-def box(x: tuple[float, float], y: tuple[float, float], line: PlotlyLine) -> PlotlyShape:
-    """A rectangle between two corners."""
-    return line_between(x, y, line) | {"type": "rect"}
-
-
 def meta(
     text: str,
     columns: list[str],
@@ -213,92 +191,14 @@ def meta(
     alike: str = "",
 ) -> FigureMeta:
     """The sentence and the table of a figure, and what else is known of it."""
-    figure_meta = FigureMeta(text=text, table=FigureTable(columns=columns, rows=rows))
+    table = FigureTable(columns=columns, rows=rows)
     if caption:
-        figure_meta["table"]["caption"] = caption
-    if note:
-        figure_meta["note"] = note
-    if places:
-        figure_meta["places"] = places
-    if clock:
-        figure_meta["clock"] = clock
-    if alike:
-        figure_meta["alike"] = alike
-    return figure_meta
+        table["caption"] = caption
+    others = {"note": note, "places": places, "clock": clock, "alike": alike}
+    known = {name: value for name, value in others.items() if value}
+    return cast(FigureMeta, {"text": text, "table": table, **known})
 
 
 def _font(size_px: int, colour: str) -> PlotlyFont:
     family = 'Inter, system-ui, -apple-system, "Segoe UI", Roboto, sans-serif'
     return {"family": family, "size": size_px, "color": colour}
-
-
-VALUE_PX = 56
-
-
-@dataclass(frozen=True, slots=True)
-class Bar:
-    """One row; `share` is None when it is not measured."""
-
-    label: str
-    share: float | None
-    colour: str
-
-
-def bar_trace(bars: Sequence[Bar], theme: Theme) -> PlotlyTrace:
-    """The bars, first one on top, each with its value outside at 12 px."""
-    return {
-        "type": "bar",
-        "orientation": "h",
-        "x": [0.0 if bar.share is None else bar.share for bar in bars],
-        "y": list(range(len(bars))),
-        "width": 0.56,
-        "marker": {"color": [bar.colour for bar in bars], "line": {"width": 0}},
-        "text": [formatting.measured(bar.share, formatting.percent) for bar in bars],
-        "customdata": [bar.label for bar in bars],
-        "textposition": "outside",
-        "textfont": {"size": 12, "color": theme.ink},
-        "cliponaxis": False,
-        "constraintext": "none",
-        "hovertemplate": "%{customdata}<br><b>%{text}</b> of the loss<extra></extra>",
-    }
-
-
-def bar_layout(
-    bars: Sequence[Bar], theme: Theme, *, row_px: int, full_share: float
-) -> PlotlyLayout:
-    """The frame around them: labels at the left, room for the values, no grid and no ticks.
-
-    The axis reaches at least to `full_share`, so that small shares look small.
-    """
-    shares = [bar.share or 0.0 for bar in bars]
-    ends = min([0.0, *shares]), max([full_share, *shares])
-    return rows_layout([bar.label for bar in bars], ends, theme, height_px=row_px * len(bars) + 20)
-
-
-def rows_layout(
-    names: Sequence[str], ends: tuple[float, float], theme: Theme, *, height_px: int
-) -> PlotlyLayout:
-    """The frame around rows of bars that reach from one end to the other, the first row on top."""
-    labels = [f"{name}  " for name in names]
-    low, high = ends
-    return layout(
-        theme,
-        height_px=height_px,
-        left_px=label_width_px(labels) + (VALUE_PX if low < 0 else 0),
-        margin={"r": VALUE_PX, "b": 12},
-        xaxis=axis(
-            theme,
-            # Plotly hides the value of a bar that ends beyond the range by one rounding.
-            range=[low - 1e-6, high + 1e-6],
-            showline=False,
-            showticklabels=False,
-            zeroline=True,
-            zerolinecolor=theme.line2,
-        ),
-        yaxis=row_axis(labels, theme)
-        | {
-            "tickfont": {"size": 12, "color": theme.ink2},
-            "showline": False,
-            "ticklabelstandoff": VALUE_PX if low < 0 else 0,
-        },
-    )

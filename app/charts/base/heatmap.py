@@ -36,11 +36,8 @@ def heatmap(rows: Floats, theme: Theme) -> PlotlyTrace:
 def _on_axis(steps: Sequence[int], values: Floats, at: StepAxis) -> Floats:
     """Values [row, step of `steps`] as [row, column of the axis], NaN in its gaps."""
     index = {step: index for index, step in enumerate(steps)}
-    shown = np.full((len(values), len(at.columns)), np.nan)
-    for column, drawn in enumerate(at.columns):
-        if drawn is not None and at.steps[drawn] in index:
-            shown[:, column] = values[:, index[at.steps[drawn]]]
-    return shown
+    columns = [-1 if drawn is None else index.get(at.steps[drawn], -1) for drawn in at.columns]
+    return np.column_stack([values, np.full(len(values), np.nan)])[:, columns]
 
 
 def column_steps(at: StepAxis) -> list[int]:

@@ -1,6 +1,7 @@
-"""Plotly's properties that our charts use, typed: mypy finds a misspelt one.
+"""Plotly's properties that our charts use, typed: mypy reports a misspelt one.
 
-What they mean: https://plotly.com/javascript/reference.
+What they mean: https://plotly.com/javascript/reference. The functions at the end make the shapes
+and the texts of most charts.
 """
 
 from collections.abc import Sequence
@@ -233,3 +234,24 @@ class PlotlyLayout(TypedDict, total=False):
     yaxis: PlotlyAxis
     shapes: list[PlotlyShape]
     annotations: list[PlotlyAnnotation]
+
+
+def text_at(place: PlotlyAnnotation, text: str, colour: str, size_px: int = 11) -> PlotlyAnnotation:
+    """A text at a place, without an arrow."""
+    font: PlotlyFont = {"size": size_px, "color": colour}
+    return place | {"text": text, "showarrow": False, "font": font}
+
+
+def line_style(colour: str, width_px: float, dash: str) -> PlotlyLine:
+    """A line's colour, width and dashes."""
+    return {"color": colour, "width": width_px, "dash": dash}
+
+
+def line_between(x: tuple[float, float], y: tuple[float, float], line: PlotlyLine) -> PlotlyShape:
+    """A straight line between two points."""
+    return {"type": "line", "x0": x[0], "x1": x[1], "y0": y[0], "y1": y[1], "line": line}
+
+
+def box(x: tuple[float, float], y: tuple[float, float], line: PlotlyLine) -> PlotlyShape:
+    """A rectangle between two corners."""
+    return line_between(x, y, line) | {"type": "rect"}

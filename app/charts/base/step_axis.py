@@ -11,15 +11,7 @@ from itertools import pairwise
 from statistics import median_low
 
 from app import formatting
-from app.charts.base.figure import (
-    AxisClock,
-    AxisItems,
-    axis,
-    line_between,
-    numbers,
-    text_at,
-    title,
-)
+from app.charts.base.figure import AxisClock, AxisItems, axis, numbers, title
 from app.charts.base.plotly import (
     PlotlyAnnotation,
     PlotlyAxis,
@@ -27,6 +19,10 @@ from app.charts.base.plotly import (
     PlotlyMarker,
     PlotlyShape,
     PlotlyTrace,
+    box,
+    line_between,
+    line_style,
+    text_at,
 )
 from app.charts.base.theme import Theme
 
@@ -118,10 +114,10 @@ class StepAxis:
     @property
     def columns(self) -> list[int | None]:
         """What each column of a heatmap shows: an index into `steps`, or None for a gap."""
-        found: list[int | None] = []
+        columns: list[int | None] = []
         for run in self.runs:
-            found += [*run, None]
-        return found[:-1]
+            columns += [*run, None]
+        return columns[:-1]
 
     @property
     def edges(self) -> list[float]:
@@ -132,15 +128,11 @@ class StepAxis:
     @property
     def title(self) -> str:
         """Title of the axis."""
-        return f"{self._step_title} · time, UTC" if self.started_s else self._step_title
-
-    @property
-    def _step_title(self) -> str:
-        if self.has_means:
-            return f"step, means of up to {formatting.count(self.max_steps_per_point)} each"
-        if self.max_steps_per_point > 1:
-            return f"step, the slowest of up to {formatting.count(self.max_steps_per_point)} each"
-        return "step, recorded ones only" if self._is_sparse else "step"
+        text = "step, recorded ones only" if self._is_sparse else "step"
+        if self.has_means or self.max_steps_per_point > 1:
+            drawn = "means" if self.has_means else "the slowest"
+            text = f"step, {drawn} of up to {formatting.count(self.max_steps_per_point)} each"
+        return f"{text} · time, UTC" if self.started_s else text
 
     @property
     def along(self) -> AxisItems:
@@ -163,17 +155,14 @@ class StepAxis:
 
     def x_axis(self, theme: Theme, *, has_title: bool = False) -> PlotlyAxis:
         """Plotly's axis with step numbers as labels, and below some of them the time of day."""
-        ticks = self._ticks()
-        times = self._tick_times(ticks)
-        found = axis(
+        ticks = self._timed_ticks()
+        x_axis = axis(
             theme,
             range=[-0.5, self.end],
             tickvals=[self.position[at] for at in ticks],
-            ticktext=[self._tick_label(at, times.get(at)) for at in ticks],
+            ticktext=[self._tick_label(at, at_s) for at, at_s in ticks.items()],
         )
-        if has_title:
-            found["title"] = title(self.title, theme)
-        return found
+        return x_axis | {"title": title(self.title, theme)} if has_title else x_axis
 
     def _tick_label(self, at: int, at_s: float | None) -> str:
         step = formatting.count(self.steps[at])
@@ -198,29 +187,23 @@ class StepAxis:
         """Times of the drawn steps, for readers in other time zones; None where none is known."""
         if not self.started_s:
             return None
-        ticks = self._ticks()
-        times = self._tick_times(ticks)
         return AxisClock(
             steps=list(self.steps),
             started_s=list(self.started_s),
             columns=self.columns,
-            ticks=[times.get(at) for at in ticks],
+            ticks=list(self._timed_ticks().values()),
             detail=self.clock_detail,
         )
 
-    def _tick_times(self, ticks: Sequence[int]) -> dict[int, float]:
-        """Times of those ticks that have room for one; of a run only where it is known."""
-        room = (self.end + 0.5) / _MAX_CLOCK_LABELS
-        found: dict[int, float] = {}
-        last = None
-        for at in ticks:
-            at_s = self.started_s[at] if self.started_s else None
-            if at_s is not None and (last is None or self.position[at] - last >= room):
-                found[at], last = at_s, self.position[at]
-        return found
+    def _timed_ticks(self) -> dict[int, float | None]:
+        """The ticks, with the known times of those that have room for one."""
+        ticks = self._ticks()
+        known = [at for at in ticks if self.started_s and self.started_s[at] is not None]
+        timed = self._spread(known, (self.end + 0.5) / _MAX_CLOCK_LABELS)
+        return {at: self.started_s[at] if at in timed else None for at in ticks}
 
     def bands(self, theme: Theme) -> list[PlotlyShape]:
-        """The gaps as well-coloured shapes over the whole height."""
+        """The gaps as shapes in the colour of wells, over the whole height."""
         return [band(gap.x0, gap.x1, theme) for gap in self.gaps]
 
     def labels(self, theme: Theme) -> list[PlotlyAnnotation]:
@@ -243,10 +226,10 @@ class StepAxis:
         if not is_broken_up and self._is_sparse and len(round_ones) < 2:
             round_ones = list(range(0, len(self.steps), every))
         edges = sorted({at for run in self.runs for at in (run[0], run[-1])})
-        return self._spread(edges if is_broken_up else round_ones)
+        return self._spread(edges if is_broken_up else round_ones, self.end / (_MAX_TICKS + 2))
 
-    def _spread(self, wanted: list[int]) -> list[int]:
-        room = self.end / (_MAX_TICKS + 2)
+    def _spread(self, wanted: list[int], room: float) -> list[int]:
+        """Those of the steps that are at least `room` apart, the first one among them."""
         kept: list[int] = []
         for at in wanted:
             if not kept or self.position[at] - self.position[kept[-1]] >= room:
@@ -266,26 +249,17 @@ def _large_gaps(skipped: Sequence[int], spans: Sequence[tuple[int, int]]) -> set
     pattern of their own: then only those that are a good part of all steps are left.
     """
     usual = median_low(skipped) if len(skipped) > 2 else 0
-    found = {index for index, number in enumerate(skipped) if number > 2 * usual}
-    if not usual and len(found) <= _MAX_GAP_LABELS:
-        return found
+    gaps = {index for index, number in enumerate(skipped) if number > 2 * usual}
+    if not usual and len(gaps) <= _MAX_GAP_LABELS:
+        return gaps
     least = _LARGE_GAP_SHARE * (spans[-1][1] - spans[0][0] + 1)
-    return {index for index in found if skipped[index] >= least}
+    return {index for index in gaps if skipped[index] >= least}
 
 
 def band(x0: float, x1: float, theme: Theme) -> PlotlyShape:
-    """A well-coloured stretch of the axis without figures."""
-    return {
-        "type": "rect",
-        "x0": x0,
-        "x1": x1,
-        "yref": "paper",
-        "y0": 0,
-        "y1": 1,
-        "fillcolor": theme.well,
-        "line": {"width": 0},
-        "layer": "below",
-    }
+    """A stretch of the axis without figures, in the colour of wells."""
+    over_all_rows = box((x0, x1), (0, 1), {"width": 0})
+    return over_all_rows | {"yref": "paper", "fillcolor": theme.well, "layer": "below"}
 
 
 def label_above(x: float, text: str, theme: Theme) -> PlotlyAnnotation:
@@ -317,7 +291,7 @@ class StepEvent:
 
 def event_lines(events: Sequence[StepEvent], at: StepAxis, theme: Theme) -> list[PlotlyShape]:
     """A dotted line before each event's step."""
-    dotted: PlotlyLine = {"color": theme.ink2, "width": 1, "dash": "dot"}
+    dotted = line_style(theme.ink2, 1, "dot")
     return [
         line_between((x, x), (0, 1), dotted) | {"yref": "paper"}
         for x in sorted({x for x, _ in _event_positions(events, at)})
@@ -338,8 +312,8 @@ def event_labels(events: Sequence[StepEvent], at: StepAxis, theme: Theme) -> lis
 
 
 def _event_positions(events: Sequence[StepEvent], at: StepAxis) -> list[tuple[float, str]]:
-    found = [(at.position_of(event.step), event.text) for event in events]
-    return [(x - 0.5, text) for x, text in found if x is not None]
+    positions = [(at.position_of(event.step), event.text) for event in events]
+    return [(x - 0.5, text) for x, text in positions if x is not None]
 
 
 # Points of a line 650 px wide.
@@ -360,11 +334,11 @@ def thinned_axis(
     """
     ends = last_steps or {}
     groups = _groups_of_steps(steps, ends)
-    found = StepAxis.over(
+    axis_of_groups = StepAxis.over(
         [max(group, key=lambda timed: timed[1])[0] for group in groups],
         [(group[0][0], ends.get(group[-1][0], group[-1][0])) for group in groups],
     )
-    return replace(found, has_means=True) if ends else found
+    return replace(axis_of_groups, has_means=bool(ends))
 
 
 def _groups_of_steps(
@@ -401,7 +375,7 @@ LinePoints = Sequence[tuple[int, float]]
 
 
 def points_of(run: range, at: StepAxis) -> LinePoints:
-    """The points of a run, one for each step."""
+    """The points of a run, one per step."""
     return [(index, at.position[index]) for index in run]
 
 
@@ -455,10 +429,10 @@ def area_over_steps(
     x: list[float | None] = []
     y: list[float | None] = []
     for run in at.runs:
-        there = list(points(run, at))
-        back = there[::-1]
-        x += [*(place for _, place in there + back), None]
-        y += [upper[index] for index, _ in there]
+        forth = list(points(run, at))
+        back = forth[::-1]
+        x += [*(place for _, place in forth + back), None]
+        y += [upper[index] for index, _ in forth]
         y += [*(lower[index] for index, _ in back), None]
     return {
         "type": "scatter",

@@ -2,13 +2,12 @@
 
 from bisect import bisect_right
 from dataclasses import dataclass
-from itertools import pairwise
 
 # Slowdown at each colour stop. The domain is fixed: a cell's colour means the same in every job.
 SCALE_STOPS = (1.0, 1.02, 1.05, 1.10, 1.20, 1.30, 1.40, 1.50)
 SCALE_MIN, SCALE_MAX = SCALE_STOPS[0], SCALE_STOPS[-1]
 
-# Black or white reach it on any ground.
+# Of text, by WCAG level AA; black or white reaches it on any background.
 MIN_CONTRAST = 4.5
 
 
@@ -71,17 +70,14 @@ def contrast(one: str, other: str) -> float:
 def _luminance(colour: str) -> float:
     red, green, blue = (
         share / 12.92 if share <= 0.04045 else ((share + 0.055) / 1.055) ** 2.4
-        for share in (int(colour[at:to], 16) / 255 for at, to in pairwise((1, 3, 5, 7)))
+        for share in (channel / 255 for channel in bytes.fromhex(colour[1:]))
     )
     return 0.2126 * red + 0.7152 * green + 0.0722 * blue
 
 
 def _mix(first: str, second: str, share: float) -> str:
-    channels = [
-        round(int(first[at:to], 16) * (1 - share) + int(second[at:to], 16) * share)
-        for at, to in pairwise((1, 3, 5, 7))
-    ]
-    return "#" + "".join(f"{channel:02X}" for channel in channels)
+    channels = zip(bytes.fromhex(first[1:]), bytes.fromhex(second[1:]), strict=True)
+    return f"#{bytes(round(a * (1 - share) + b * share) for a, b in channels).hex().upper()}"
 
 
 LIGHT = Theme(
@@ -106,16 +102,7 @@ LIGHT = Theme(
     upd="#8C5CB3",
     wait="#B9C0C9",
     on_fwd="#FFFFFF",
-    scale=(
-        "#E9ECEF",
-        "#E9ECEF",
-        "#F2E3C6",
-        "#F5CF8F",
-        "#EF9F45",
-        "#DB6A22",
-        "#B23A18",
-        "#741A1A",
-    ),
+    scale=("#E9ECEF", "#E9ECEF", "#F2E3C6", "#F5CF8F", "#EF9F45", "#DB6A22", "#B23A18", "#741A1A"),
 )
 
 DARK = Theme(
@@ -140,16 +127,7 @@ DARK = Theme(
     upd="#BB92E4",
     wait="#4A525D",
     on_fwd="#0D0F12",
-    scale=(
-        "#262B32",
-        "#262B32",
-        "#43382A",
-        "#6B4A22",
-        "#AE651D",
-        "#E58638",
-        "#FFB264",
-        "#FFE6BC",
-    ),
+    scale=("#262B32", "#262B32", "#43382A", "#6B4A22", "#AE651D", "#E58638", "#FFB264", "#FFE6BC"),
 )
 
 THEMES: dict[str, Theme] = {theme.name: theme for theme in (LIGHT, DARK)}

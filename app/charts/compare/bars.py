@@ -2,10 +2,12 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 
 from app import formatting
-from app.charts.base.figure import Cell, PlotlyFigure, meta, rows_layout
-from app.charts.base.plotly import PlotlyLayout, PlotlyMarker, PlotlyTrace
+from app.charts.base.bars import bars_of, rows_layout
+from app.charts.base.figure import Cell, PlotlyFigure, meta
+from app.charts.base.plotly import PlotlyLayout, PlotlyTrace
 from app.charts.base.theme import Theme
 from app.charts.compare.summary import Side
 
@@ -15,29 +17,38 @@ MAX_ROWS = 12
 # An axis never spans less, so that small losses look small.
 _MIN_RANGE = 0.1
 _MIN_DRAWN_BELOW_ZERO = 0.005
+_NOT_MEASURED = (formatting.NOT_MEASURED, formatting.NOT_MEASURED)
 
 
 @dataclass(frozen=True, slots=True)
 class BarPair:
-    """A row: how much longer a step takes with only this kept as recorded; None: not there.
+    """A row: how much longer a step takes with only this as recorded, on A and B; None: not there.
 
     `absent` is what is said of A and of B where that is so.
     """
 
     label: str
-    a: float | None
-    b: float | None
-    absent: tuple[str, str] = (formatting.NOT_MEASURED, formatting.NOT_MEASURED)
+    values: tuple[float | None, float | None]
+    absent: tuple[str, str] = _NOT_MEASURED
 
     @property
     def size(self) -> float:
         """The larger of the two."""
-        return max(self.a or 0.0, self.b or 0.0)
+        return max(value or 0.0 for value in self.values)
 
     @property
     def change(self) -> float:
         """Absolute difference."""
-        return abs((self.b or 0.0) - (self.a or 0.0))
+        a, b = (value or 0.0 for value in self.values)
+        return abs(b - a)
+
+    @property
+    def texts(self) -> list[str]:
+        """The values in words."""
+        return [
+            absent if value is None else formatting.percent(value)
+            for value, absent in zip(self.values, self.absent, strict=True)
+        ]
 
 
 def paired_bars(
@@ -50,46 +61,38 @@ def paired_bars(
     note: str = "",
 ) -> PlotlyFigure:
     """A figure of some pairs from the top down, A's bar hollow and above B's; a table of all."""
+    rows: list[list[Cell]] = [[pair.label, *pair.texts] for pair in pairs]
     return PlotlyFigure(
         data=[_bars(drawn, "A", theme), _bars(drawn, "B", theme)],
         layout=_layout(drawn, theme),
-        meta=meta(sentence, [column, "A", "B"], [_table_row(pair) for pair in pairs], note=note),
+        meta=meta(sentence, [column, "A", "B"], rows, note=note),
     )
 
 
 def _bars(pairs: Sequence[BarPair], side: str, theme: Theme) -> PlotlyTrace:
-    values = [pair.a if side == "A" else pair.b for pair in pairs]
-    look: PlotlyMarker = (
-        {"color": theme.surface, "line": {"width": 1.5, "color": theme.ink3}}
-        if side == "A"
-        else {"color": theme.lost, "line": {"width": 0}}
+    at, is_a = "AB".index(side), side == "A"
+    trace = bars_of(
+        [pair.label for pair in pairs],
+        [_bar_length(pair.values[at]) for pair in pairs],
+        theme,
+        name=side,
+        y=[row + (-0.18 if is_a else 0.18) for row in range(len(pairs))],
+        width=0.26,
+        marker={"color": theme.lost, "line": {"width": 0}},
+        text=[pair.texts[at] for pair in pairs],
+        hovertemplate=f"%{{customdata}}, {side}<br><b>%{{text}}</b> longer<extra></extra>",
     )
-    return {
-        "type": "bar",
-        "orientation": "h",
-        "name": side,
-        "x": [_bar_length(value) for value in values],
-        "y": [at + (-0.18 if side == "A" else 0.18) for at in range(len(pairs))],
-        "width": 0.26,
-        "marker": look,
-        "text": [
-            pair.absent["AB".index(side)] if value is None else formatting.percent(value)
-            for pair, value in zip(pairs, values, strict=True)
-        ],
-        "customdata": [pair.label for pair in pairs],
-        "textposition": "outside",
-        "textfont": {"size": 12, "color": theme.ink2 if side == "A" else theme.ink},
-        "cliponaxis": False,
-        "constraintext": "none",
-        "hovertemplate": f"%{{customdata}}, {side}<br><b>%{{text}}</b> longer<extra></extra>",
-    }
+    if is_a:
+        trace["marker"] = {"color": theme.surface, "line": {"width": 1.5, "color": theme.ink3}}
+        trace["textfont"] = {"size": 12, "color": theme.ink2}
+    return trace
 
 
 def _layout(pairs: Sequence[BarPair], theme: Theme) -> PlotlyLayout:
-    values = [_bar_length(value) for pair in pairs for value in (pair.a, pair.b)]
+    lengths = [_bar_length(value) for pair in pairs for value in pair.values]
     frame = rows_layout(
         [pair.label for pair in pairs],
-        (min([0.0, *values]), max([_MIN_RANGE, *values])),
+        (min([0.0, *lengths]), max([_MIN_RANGE, *lengths])),
         theme,
         height_px=_ROW_PX * max(1, len(pairs)) + 20,
     )
@@ -102,16 +105,6 @@ def _bar_length(value: float | None) -> float:
     return 0.0 if value is None or -_MIN_DRAWN_BELOW_ZERO < value < 0 else value
 
 
-def _table_row(pair: BarPair) -> list[Cell]:
-    return [
-        pair.label,
-        *(
-            absent if value is None else formatting.percent(value)
-            for value, absent in zip((pair.a, pair.b), pair.absent, strict=True)
-        ),
-    ]
-
-
 # Types that matter on neither side are left to the table, but the first few always have a row.
 _MIN_DRAWN_SIZE = 0.001
 _MIN_ROWS = 4
@@ -119,12 +112,11 @@ _MIN_ROWS = 4
 
 def compare_optypes(a: Side, b: Side, *, theme: Theme) -> PlotlyFigure:
     """Pairs of S_t - 1, the largest on either side first."""
-    of_a, of_b = (side.result.optype_slowdown for side in (a, b))
-    names = dict.fromkeys([*of_b, *of_a])
-    pairs = [
-        BarPair(formatting.optype_label(name), excess(of_a.get(name)), excess(of_b.get(name)))
-        for name in names
-    ]
+    ratios_a, ratios_b = (side.result.optype_slowdown for side in (a, b))
+    pairs = []
+    for name in dict.fromkeys([*ratios_b, *ratios_a]):
+        values = (excess(ratios_a.get(name)), excess(ratios_b.get(name)))
+        pairs.append(BarPair(formatting.optype_label(name), values))
     pairs.sort(key=lambda pair: -pair.size)
     drawn = [
         p for at, p in enumerate(pairs[:MAX_ROWS]) if at < _MIN_ROWS or p.size >= _MIN_DRAWN_SIZE
@@ -139,47 +131,42 @@ def excess(slowdown: float | None) -> float | None:
 
 def _optype_sentence(pairs: list[BarPair]) -> str:
     most = max(pairs, key=lambda pair: pair.change, default=None)
-    if most is None or most.a is None or most.b is None:
+    if most is None or None in most.values:
         return "The two sides have no operation type in common."
+    longer_a, longer_b = most.texts
     return (
-        f"{most.label} differs most: alone it makes a step {formatting.percent(most.b)} longer "
-        f"than ideal on B, {formatting.percent(most.a)} on A."
+        f"{most.label} differs most: alone it makes a step {longer_b} longer than ideal on B, "
+        f"{longer_a} on A."
     )
 
 
 def compare_stages(a: Side, b: Side, *, theme: Theme) -> PlotlyFigure:
-    """Pairs of a stage's slowdown less 1; of many stages those that differ most."""
-    of_a, of_b = ([excess(s) for s in side.result.stage_slowdown or ()] for side in (a, b))
-    num_stages = max(len(of_a), len(of_b))
-    pairs = [_stage_pair(at, of_a, of_b) for at in range(num_stages)]
-    most = sorted(range(num_stages), key=lambda at: -pairs[at].change)[:MAX_ROWS]
+    """Pairs of a stage's slowdown less 1; of many stages those that differ most.
+
+    "No stage N" stands where a job has fewer stages, not "not measured".
+    """
+    excess_a, excess_b = ([excess(s) for s in side.result.stage_slowdown or ()] for side in (a, b))
+    pairs = []
+    for stage, values in enumerate(zip_longest(excess_a, excess_b)):
+        absent_a, absent_b = (
+            f"no stage {stage}" if 0 < len(known) <= stage else formatting.NOT_MEASURED
+            for known in (excess_a, excess_b)
+        )
+        pairs.append(BarPair(f"stage {stage}", values, (absent_a, absent_b)))
+    most = sorted(range(len(pairs)), key=lambda at: -pairs[at].change)[:MAX_ROWS]
     drawn = [pairs[at] for at in sorted(most)]
-    some = f"{MAX_ROWS} of {num_stages} stages: those that differ most."
-    note = some if num_stages > MAX_ROWS else ""
+    some = f"{MAX_ROWS} of {len(pairs)} stages: those that differ most."
+    note = some if len(pairs) > MAX_ROWS else ""
     return paired_bars(drawn, pairs, _stage_sentence(pairs), "stage", theme=theme, note=note)
-
-
-def _stage_pair(stage: int, of_a: list[float | None], of_b: list[float | None]) -> BarPair:
-    """One stage of both jobs; "no stage N" where a job has fewer stages, not "not measured"."""
-    of_a_said, of_b_said = (
-        f"no stage {stage}" if values and stage >= len(values) else formatting.NOT_MEASURED
-        for values in (of_a, of_b)
-    )
-    return BarPair(
-        f"stage {stage}", _excess_at(of_a, stage), _excess_at(of_b, stage), (of_a_said, of_b_said)
-    )
-
-
-def _excess_at(values: list[float | None], at: int) -> float | None:
-    return values[at] if at < len(values) else None
 
 
 def _stage_sentence(pairs: list[BarPair]) -> str:
     if not pairs:
         return "No stage was measured."
     most = max(pairs, key=lambda pair: pair.change)
-    text = [
-        f"{absent if value is None else formatting.percent(value) + ' longer'} on {letter}"
-        for letter, value, absent in zip("BA", (most.b, most.a), most.absent[::-1], strict=True)
-    ]
-    return f"{most.label.capitalize()} differs most; alone it makes a step {', '.join(text)}."
+    longer_a, longer_b = (
+        text if value is None else f"{text} longer"
+        for text, value in zip(most.texts, most.values, strict=True)
+    )
+    label = most.label.capitalize()
+    return f"{label} differs most; alone it makes a step {longer_b} on B, {longer_a} on A."

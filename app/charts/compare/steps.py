@@ -7,7 +7,7 @@ import numpy as np
 
 from app import formatting
 from app.charts.base.figure import Cell, PlotlyFigure, axis, layout, meta, numbers, title
-from app.charts.base.plotly import PlotlyTrace
+from app.charts.base.plotly import PlotlyLine, PlotlyTrace, line_style
 from app.charts.base.step_axis import MARKER_PX, MAX_MARKERS, time_axis
 from app.charts.base.theme import Theme
 from app.charts.compare.summary import Side
@@ -49,14 +49,14 @@ class _StepTimes:
 
 def compare_steps(a: Side, b: Side, *, theme: Theme) -> PlotlyFigure:
     """Recorded times of both, and what b's steps would take without stragglers."""
-    of_a, of_b = _StepTimes.of(a.result), _StepTimes.of(b.result)
+    run_a, run_b = _StepTimes.of(a.result), _StepTimes.of(b.result)
     num_places = max(len(a.result.steps), len(b.result.steps), 1)
     return PlotlyFigure(
         data=[
-            _lost(of_b, theme),
-            _line(of_b, of_b.ideal_s, "B without stragglers", (theme.ok, 1.75, "dash")),
-            _line(of_a, of_a.recorded_s, "A recorded", (theme.sim, 1.75, "dot")),
-            _line(of_b, of_b.recorded_s, "B recorded", (theme.rec, 1.5, "solid")),
+            _lost(run_b, theme),
+            _line(run_b, run_b.ideal_s, "B without stragglers", line_style(theme.ok, 1.75, "dash")),
+            _line(run_a, run_a.recorded_s, "A recorded", line_style(theme.sim, 1.75, "dot")),
+            _line(run_b, run_b.recorded_s, "B recorded", line_style(theme.rec, 1.5, "solid")),
         ],
         layout=layout(
             theme,
@@ -71,21 +71,21 @@ def compare_steps(a: Side, b: Side, *, theme: Theme) -> PlotlyFigure:
                 tickformat=",d",
                 title=title("recorded steps of each side, from its first", theme),
             ),
-            yaxis=time_axis([*of_a.recorded_s, *of_b.recorded_s, *of_b.ideal_s], theme),
+            yaxis=time_axis([*run_a.recorded_s, *run_b.recorded_s, *run_b.ideal_s], theme),
         ),
         meta=meta(
             _sentence(a, b),
             ["side", "steps", "recorded, s", "without stragglers, s"],
-            [*_rows("A", of_a), *_rows("B", of_b)],
+            [*_rows("A", run_a), *_rows("B", run_b)],
         ),
     )
 
 
 def _line(
-    step_times: _StepTimes, times_s: Sequence[float], name: str, style: tuple[str, float, str]
+    step_times: _StepTimes, times_s: Sequence[float], name: str, line: PlotlyLine
 ) -> PlotlyTrace:
-    colour, width_px, dash = style
     has_markers = len(times_s) <= MAX_MARKERS and name.endswith("recorded")
+    symbol = "circle-open" if "A" in name else "circle"
     return {
         "type": "scatter",
         "mode": "lines+markers" if has_markers else "lines",
@@ -93,12 +93,8 @@ def _line(
         "x": numbers(step_times.at),
         "y": numbers(times_s),
         "customdata": list(step_times.steps),
-        "line": {"color": colour, "width": width_px, "dash": dash},
-        "marker": {
-            "size": MARKER_PX,
-            "color": colour,
-            "symbol": "circle-open" if "A" in name else "circle",
-        },
+        "line": line,
+        "marker": {"size": MARKER_PX, "color": line["color"], "symbol": symbol},
         "hovertemplate": f"{name}, %{{customdata}}<br><b>%{{y:.3f}} s</b><extra></extra>",
     }
 

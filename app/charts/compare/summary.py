@@ -43,7 +43,7 @@ class Side:
 
     @property
     def findings(self) -> Sequence[Finding]:
-        """Causes found; empty where the data allow no diagnosis."""
+        """Causes; empty where the data allow no diagnosis."""
         return self.result.findings or ()
 
     def mean_s(self, kind: StepTimeName) -> float | None:
@@ -85,15 +85,15 @@ class ComparedCause:
 def compared_causes(a: Side, b: Side) -> list[ComparedCause]:
     """Every cause once: new ones, then those on both sides, then gone ones; most costly first."""
     left = list(a.findings)
-    found = []
+    causes = []
     for finding in b.findings:
         before = next((other for other in left if _is_same(other, finding)), None)
         if before is not None:
             left.remove(before)
-        found.append(ComparedCause("new" if before is None else "same", finding, before))
-    found += [ComparedCause("gone", finding) for finding in left]
+        causes.append(ComparedCause("new" if before is None else "same", finding, before))
+    causes += [ComparedCause("gone", finding) for finding in left]
     order = ("new", "same", "gone")
-    return sorted(found, key=lambda each: (order.index(each.change), -each.cost))
+    return sorted(causes, key=lambda cause: (order.index(cause.change), -cause.cost))
 
 
 def _is_same(before: Finding, after: Finding) -> bool:
@@ -111,14 +111,14 @@ def _blamed_targets(finding: Finding) -> set[str | tuple[int | None, int | None]
     return hosts | (places - {(None, None)})
 
 
-# Closer than this two step times are the same: steps vary by as much from one to the next.
+# Step times this close count as equal: they vary as much from one step to the next.
 SAME_WITHIN = 0.01
-# From here on the work of a step is not the same on both sides.
+# From this difference of ideal step times on, the work of a step is not the same.
 _SAME_WORK_WITHIN = 0.03
 _MAX_NAMED = 2
 
 
-def compare_headline(a: Side, b: Side, found: Sequence[ComparedCause]) -> tuple[str, str]:
+def compare_headline(a: Side, b: Side, causes: Sequence[ComparedCause]) -> tuple[str, str]:
     """The sentence that compares B with A, and the line under it."""
     if (a.job_id, a.result.window.id) == (b.job_id, b.result.window.id):
         return "Both sides are the same: nothing differs.", "Pick another window, run or job."
@@ -127,7 +127,7 @@ def compare_headline(a: Side, b: Side, found: Sequence[ComparedCause]) -> tuple[
             return f"{letter} has no figures to compare.", f"{letter}: {why}."
     if a.is_low or b.is_low:
         return _recorded_only(a, b)
-    return f"{_comparison(a, b)}{_changed_causes(found)}.", _times_sentence(a, b)
+    return f"{_comparison(a, b)}{_changed_causes(causes)}.", _times_sentence(a, b)
 
 
 def step_time_change(a: Side, b: Side) -> float | None:
@@ -159,15 +159,15 @@ def _change_text(change: float) -> str:
     return f"a step takes {formatting.percent(abs(change))} {how}"
 
 
-def _changed_causes(found: Sequence[ComparedCause]) -> str:
+def _changed_causes(causes: Sequence[ComparedCause]) -> str:
     """The first two causes that came or went, and how many more."""
-    news = [cause for cause in found if cause.change != "same"]
-    if not news:
-        return "; the causes are the same" if found else ""
+    changed = [cause for cause in causes if cause.change != "same"]
+    if not changed:
+        return "; the causes are the same" if causes else ""
     named = [
-        f"{cause_phrase(cause.finding.cause)} is {cause.change}" for cause in news[:_MAX_NAMED]
+        f"{cause_phrase(cause.finding.cause)} is {cause.change}" for cause in changed[:_MAX_NAMED]
     ]
-    more = len(news) - len(named)
+    more = len(changed) - len(named)
     others = f", and {formatting.plural(more, 'more cause')} came or went" if more else ""
     return f"; {', '.join(named)}{others}"
 
@@ -175,11 +175,9 @@ def _changed_causes(found: Sequence[ComparedCause]) -> str:
 def _recorded_only(a: Side, b: Side) -> tuple[str, str]:
     low = " and ".join(letter for letter, side in (("A", a), ("B", b)) if side.is_low)
     change = step_time_change(a, b)
-    text = "Only recorded times can be compared"
-    if change is not None:
-        text = _change_text(change).capitalize()
+    text = "only recorded times can be compared" if change is None else _change_text(change)
     why = "The simulated steps are too far from the recorded ones to name a loss or a cause."
-    return f"{text}: {low} has low fidelity.", why
+    return f"{text.capitalize()}: {low} has low fidelity.", why
 
 
 def _times_sentence(a: Side, b: Side) -> str:
@@ -192,8 +190,8 @@ def _times_sentence(a: Side, b: Side) -> str:
     )
     if a.shape != b.shape:
         return f"{text} The shapes differ, so the times tell little."
-    if before_s > 0 and abs(after_s / before_s - 1) >= _SAME_WORK_WITHIN:
-        moved = formatting.percent(abs(after_s / before_s - 1))
-        how = "more" if after_s > before_s else "less"
-        return f"{text} So {moved} {how} is no straggler's: the work or the speed of all changed."
-    return text
+    change = after_s / before_s - 1 if before_s > 0 else 0.0
+    if abs(change) < _SAME_WORK_WITHIN:
+        return text
+    moved = f"{formatting.percent(abs(change))} {'more' if change > 0 else 'less'}"
+    return f"{text} So {moved} is no straggler's: the work or the speed of all changed."

@@ -5,17 +5,8 @@ from dataclasses import dataclass
 from datetime import date
 
 from app import formatting
-from app.charts.base.figure import (
-    Bar,
-    Cell,
-    PlotlyFigure,
-    axis,
-    bar_layout,
-    bar_trace,
-    layout,
-    meta,
-    title,
-)
+from app.charts.base.bars import Bar, bar_layout, bar_trace, small_bars_as_one
+from app.charts.base.figure import Cell, PlotlyFigure, axis, layout, meta, title
 from app.charts.base.plotly import PlotlyTrace
 from app.charts.base.theme import Theme
 from app.result.causes import NOT_EXPLAINED, cause_name
@@ -71,16 +62,15 @@ def fleet_planned(days: Sequence[FleetDay], *, theme: Theme) -> PlotlyFigure:
 
 
 def _bars(name: str, values: list[float], colour: str, shown: Sequence[FleetDay]) -> PlotlyTrace:
-    hover_texts = [
-        f"{_date(day)}: {formatting.hour_count(day.hours)} GPU-h recorded" for day in shown
-    ]
     return {
         "type": "bar",
         "name": name,
         "x": list(range(len(shown))),
         "y": values,
         "marker": {"color": colour, "line": {"width": 0}},
-        "customdata": hover_texts,
+        "customdata": [
+            f"{_date(day)}: {formatting.hour_count(day.hours)} GPU-h recorded" for day in shown
+        ],
         "hovertemplate": f"%{{customdata}}<br><b>%{{y:,.1f}} GPU-h</b> {name}<extra></extra>",
     }
 
@@ -117,48 +107,38 @@ def fleet_causes(
 
     `lost_hours` is by cause, `total_hours` all that was lost; it is above zero.
     """
-    found = _largest_first({k: lost for k, lost in lost_hours.items() if k != NOT_EXPLAINED})
-    unexplained = lost_hours.get(NOT_EXPLAINED, 0.0)
-    bars = [Bar(_cause_label(name), lost / total_hours, theme.lost) for name, lost in found.items()]
-    drawn = _largest_bars(bars, _MAX_BARS - 1 if unexplained else _MAX_BARS, "causes", theme)
-    if unexplained:
-        drawn.append(Bar(_cause_label(NOT_EXPLAINED), unexplained / total_hours, theme.line2))
+    named = {cause: lost for cause, lost in lost_hours.items() if cause != NOT_EXPLAINED}
+    table = [(_cause_label(cause), lost) for cause, lost in _largest_first(named)]
+    bars = [Bar(label, lost / total_hours, theme.lost) for label, lost in table]
     text = "No cause was found for what was lost."
     if bars:
         text = f"{_leading_sentence(bars[0], 'costs', total_hours)} {_OVERLAP}"
-    rows = found | ({NOT_EXPLAINED: unexplained} if unexplained else {})
-    table = [(_cause_label(name), lost) for name, lost in rows.items()]
+    unexplained = lost_hours.get(NOT_EXPLAINED, 0.0)
+    drawn = small_bars_as_one(bars, _MAX_BARS - 1 - bool(unexplained), "causes", theme)
+    if unexplained:
+        label = _cause_label(NOT_EXPLAINED)
+        table.append((label, unexplained))
+        drawn.append(Bar(label, unexplained / total_hours, theme.line2))
     return _figure(drawn, text, "cause", table, total_hours, theme)
 
 
 def fleet_optypes(lost_hours: Mapping[str, float], *, theme: Theme) -> PlotlyFigure:
     """Bars of the GPU-hours lost by operation type, the largest on top; some are above zero."""
     total = sum(lost_hours.values())
-    table = [
-        (formatting.optype_label(name), lost) for name, lost in _largest_first(lost_hours).items()
-    ]
+    table = [(formatting.optype_label(name), lost) for name, lost in _largest_first(lost_hours)]
     bars = [
         Bar(formatting.chart_label(name, _LABEL_CHARS), lost / total, theme.lost)
         for name, lost in table
     ]
-    drawn = _largest_bars(bars, _MAX_BARS, "types", theme)
+    drawn = small_bars_as_one(bars, _MAX_BARS - 1, "types", theme)
     text = _leading_sentence(bars[0], "carries", total)
     return _figure(drawn, text, "operation type", table, total, theme)
-
-
-def _largest_bars(bars: list[Bar], most: int, what: str, theme: Theme) -> list[Bar]:
-    """So many bars, the smallest as one."""
-    if len(bars) <= most:
-        return list(bars)
-    rest = bars[most - 1 :]
-    share = sum(bar.share or 0.0 for bar in rest)
-    return [*bars[: most - 1], Bar(f"{len(rest)} other {what}", share, theme.line2)]
 
 
 def _figure(
     bars: list[Bar],
     text: str,
-    what: str,
+    noun: str,
     table: Sequence[tuple[str, float]],
     total: float,
     theme: Theme,
@@ -174,17 +154,17 @@ def _figure(
     return PlotlyFigure(
         data=[bar_trace(bars, theme)],
         layout=frame,
-        meta=meta(text, [what, "GPU-hours lost", "share of the loss"], rows),
+        meta=meta(text, [noun, "GPU-hours lost", "share of the loss"], rows),
     )
 
 
-def _leading_sentence(bar: Bar, does: str, total: float) -> str:
+def _leading_sentence(bar: Bar, verb: str, total: float) -> str:
     share, hours = formatting.percent(bar.share or 0.0), formatting.hour_count(total)
-    return f"{bar.label} {does} most: {share} of the {hours} GPU-hours that were lost."
+    return f"{bar.label} {verb} most: {share} of the {hours} GPU-hours that were lost."
 
 
-def _largest_first(lost: Mapping[str, float]) -> dict[str, float]:
-    return dict(sorted(lost.items(), key=lambda pair: (-pair[1], pair[0])))
+def _largest_first(lost: Mapping[str, float]) -> list[tuple[str, float]]:
+    return sorted(lost.items(), key=lambda pair: (-pair[1], pair[0]))
 
 
 def _cause_label(name: str) -> str:

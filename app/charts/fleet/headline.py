@@ -54,22 +54,20 @@ def fleet_headline(fleet: FleetFacts) -> tuple[str, str]:
     if not fleet.losing:
         return _nothing_lost(fleet)
     lost = sum(job.lost_per_day for job in fleet.losing)
-    is_alone = len(fleet.losing) == 1
-    verb, who = ("is", "It costs") if is_alone else ("are", "Together they cost")
-    of = f"{formatting.count(len(fleet.losing))} of {formatting.plural(fleet.num_jobs, 'job')}"
-    largest = _largest_loss(fleet.losing[0], lost, is_alone=is_alone)
+    num_losing, num_stalled = len(fleet.losing), sum(job.is_stalled for job in fleet.losing)
+    is_alone = num_losing == 1
+    verb, they = ("is", "It costs") if is_alone else ("are", "Together they cost")
+    some = f"{formatting.count(num_losing)} of {formatting.plural(fleet.num_jobs, 'job')}"
+    stalled = f", {num_stalled} of them stalled" if num_stalled else ""
+    state = "stalled" if num_stalled == num_losing else f"losing time{stalled}"
+    first = fleet.losing[0]
+    is_most = not is_alone and first.lost_per_day > HALF * lost
+    alone = "; it alone is more than half of the loss" if is_most else ""
+    largest = f"{formatting.bidi_isolated(first.name)} {_reason(first)}{alone}."
     return (
-        f"{of} {verb} {_losing_words(fleet.losing)}. "
-        f"{who} about {formatting.rough_hours(lost)} GPU-hours a day.",
+        f"{some} {verb} {state}. {they} about {formatting.rough_hours(lost)} GPU-hours a day.",
         f"{largest} {_silent_words(fleet.num_silent)}".rstrip(),
     )
-
-
-def _losing_words(losing: Sequence[LosingJob]) -> str:
-    num_stalled = sum(job.is_stalled for job in losing)
-    if num_stalled == len(losing):
-        return "stalled"
-    return "losing time" + (f", {num_stalled} of them stalled" if num_stalled else "")
 
 
 def _silent_words(num_silent: int) -> str:
@@ -82,10 +80,8 @@ def _silent_words(num_silent: int) -> str:
 
 def _nothing_lost(fleet: FleetFacts) -> tuple[str, str]:
     if not fleet.num_measured:
-        return (
-            f"{formatting.plural(fleet.num_jobs, 'job')}, none with figures now.",
-            _silent_words(fleet.num_silent),
-        )
+        jobs = formatting.plural(fleet.num_jobs, "job")
+        return f"{jobs}, none with figures now.", _silent_words(fleet.num_silent)
     limit = formatting.ratio(fleet.limit)
     below = f"Every job with figures runs below {limit} of its ideal."
     if fleet.num_silent:
@@ -93,24 +89,14 @@ def _nothing_lost(fleet: FleetFacts) -> tuple[str, str]:
     return "No job is losing time.", below
 
 
-def _largest_loss(job: LosingJob, lost: float, *, is_alone: bool) -> str:
-    text = f"{formatting.bidi_isolated(job.name)} {_reason(job)}"
-    if is_alone or job.lost_per_day <= HALF * lost:
-        return f"{text}."
-    return f"{text}; it alone is more than half of the loss."
-
-
 def _reason(job: LosingJob) -> str:
     if job.is_stalled:
         return f"has sent nothing for {formatting.duration(job.silent_s)}"
     if job.finding is None:
         return "loses most, and Paceline cannot say where"
-    cause = cause_name(job.finding.cause, is_last_stage=job.is_last_stage)
-    since = f", since {job.since}" if job.since else ""
-    return f"loses most: {cause}{_culprit_text(job.finding)}{since}"
-
-
-def _culprit_text(finding: FindingBrief) -> str:
-    if finding.num_culprits != 1:
-        return ""
-    return f", {finding.culprits[0].name(names_unknown_host=True)}"
+    words = [cause_name(job.finding.cause, is_last_stage=job.is_last_stage)]
+    if job.finding.num_culprits == 1:
+        words.append(job.finding.culprits[0].name(names_unknown_host=True))
+    if job.since:
+        words.append(f"since {job.since}")
+    return f"loses most: {', '.join(words)}"

@@ -12,17 +12,15 @@ from dataclasses import dataclass
 from typing import Self
 
 from app import formatting
-from app.charts.base.figure import (
-    PlotlyFigure,
-    axis,
-    layout,
+from app.charts.base.figure import PlotlyFigure, axis, layout, meta, numbers, title
+from app.charts.base.plotly import (
+    PlotlyAnnotation,
+    PlotlyLine,
+    PlotlyTrace,
     line_between,
-    meta,
-    numbers,
+    line_style,
     text_at,
-    title,
 )
-from app.charts.base.plotly import PlotlyAnnotation, PlotlyLine, PlotlyShape, PlotlyTrace
 from app.charts.base.theme import Theme
 
 
@@ -82,7 +80,8 @@ class Label:
     def beside(cls, job: JobLoss, x: float, y: float, end: float) -> list[Self]:
         """The places that a job's name has room at, of an axis up to `end`."""
         mark = _MARK_SHARE * end / 2
-        width = _label_width(job.name) * end
+        long, short = min(len(job.name), LABEL_CHARS), min(len(job.name), SHORT_CHARS)
+        width = _CHAR_PX * max(long / _PLOT_PX, short / _PHONE_PLOT_PX) * end
         under = y - _LABEL_HEIGHT, y + _LABEL_HEIGHT / 4
         over = y - _LABEL_HEIGHT / 4, y + _LABEL_HEIGHT
         right = cls(job, x, y, "bottom right", x - mark, x + mark + width, *under)
@@ -105,12 +104,6 @@ def short_name(name: str, max_chars: int) -> str:
     """A job's name as markup: its beginning, which is what a list has it under."""
     short = name if len(name) <= max_chars else f"{name[: max_chars - 1]}\u2026"
     return formatting.chart_label(short, max_chars)
-
-
-def _label_width(name: str) -> float:
-    """Largest share of the axis that the label takes."""
-    long, short = min(len(name), LABEL_CHARS), min(len(name), SHORT_CHARS)
-    return _CHAR_PX * max(long / _PLOT_PX, short / _PHONE_PLOT_PX)
 
 
 _HEIGHT_PX = 236
@@ -156,18 +149,14 @@ def _size_ticks(least: int, most: int) -> list[int]:
 
 
 def _marks(jobs: Sequence[JobLoss], symbol: str, colour: str) -> PlotlyTrace:
+    edge: PlotlyLine = {"width": 1.5, "color": colour}
     return {
         "type": "scatter",
         "mode": "markers",
         "x": numbers([job.num_gpus for job in jobs]),
         "y": numbers([job.slowdown for job in jobs]),
         "customdata": [formatting.chart_label(job.name, 60) for job in jobs],
-        "marker": {
-            "symbol": symbol,
-            "size": 8,
-            "color": colour,
-            "line": {"width": 1.5, "color": colour},
-        },
+        "marker": {"symbol": symbol, "size": 8, "color": colour, "line": edge},
         "hovertemplate": "%{customdata}, %{x:,} GPUs<br><b>%{y:.2f}\u00d7</b><extra></extra>",
     }
 
@@ -202,6 +191,7 @@ def fleet_waste(jobs: Sequence[JobLoss], limit: float, *, theme: Theme) -> Plotl
     slow = [job for job in jobs if job.slowdown >= limit]
     half = f"Dotted: half of the jobs waste {formatting.percent(middle / 100)} or less"
     most = f"The {_MAX_ROWS} jobs that waste most."
+    dotted = line_style(theme.ink3, 1, "dot")
     # Above the plot, clear of line and names.
     corner: PlotlyAnnotation = {"xref": "paper", "yref": "paper", "x": 0, "y": 1}
     corner |= {"xanchor": "left", "yanchor": "bottom"}
@@ -216,7 +206,8 @@ def fleet_waste(jobs: Sequence[JobLoss], limit: float, *, theme: Theme) -> Plotl
                        showgrid=True),
             yaxis=axis(theme, range=[0, 114], tickvals=[0, 25, 50, 75, 100], showgrid=True,
                        title=title("Jobs at or below, %", theme), showline=False),
-            shapes=_half_lines(middle, theme),
+            shapes=[line_between((0, middle), (50, 50), dotted),
+                    line_between((middle, middle), (0, 50), dotted)],
             annotations=[text_at(corner, half, theme.ink2)],
         ),
         meta=meta(_waste_sentence(wasted), ["job", "GPUs", "GPU time wasted", "GPU-hours lost"],
@@ -287,14 +278,6 @@ def _label_positions(jobs: Sequence[JobLoss], wasted: list[float], end: float) -
         if free and job.lost_hours > 0:
             shown.append(min(free, key=lambda at: at.crosses(middle, 50)))
     return shown
-
-
-def _half_lines(middle: float, theme: Theme) -> list[PlotlyShape]:
-    dotted: PlotlyLine = {"color": theme.ink3, "width": 1, "dash": "dot"}
-    return [
-        line_between((0, middle), (50, 50), dotted),
-        line_between((middle, middle), (0, 50), dotted),
-    ]
 
 
 def _waste_sentence(wasted: list[float]) -> str:

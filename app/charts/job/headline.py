@@ -1,7 +1,4 @@
-"""The headline of a job's page: what stragglers cost, what stands out, and what would help.
-
-A remedy says what to do against the leading cause, and the GPU time that it would win back.
-"""
+"""The headline of a job's page: what stragglers cost, what stands out, and what would help."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -12,11 +9,18 @@ from msgspec.structs import replace
 from app import formatting
 from app.charts.job.waits import remarks
 from app.result import causes
-from app.result.causes import cause_of
+from app.result.causes import cause_phrase
 from app.result.figures import MAX_DISCREPANCY, gpu_time_wasted
 from app.result.finding import Finding
-from app.result.sentence import sentence_case
-from app.result.window_result import Resolution, WindowResult, num_steps, resolution_of
+from app.result.join import leading
+from app.result.window_result import (
+    Resolution,
+    TopFix,
+    WindowResult,
+    num_steps,
+    resolution_of,
+)
+from app.result.words import fix_wins, loses, of_ideal, sentence_case
 
 JobState = Literal[
     "healthy",
@@ -134,8 +138,8 @@ def _with_missing_ranks(
 def missing_ranks_sentence(result: WindowResult) -> str:
     """Which ranks are missing from some steps of a result; "" if none, or if a finding says it."""
     workers = () if result.imputed is None else result.imputed.workers
-    found = result.findings or ()
-    if not workers or any(finding.cause == causes.SILENT_WORKER for finding in found):
+    is_named = any(finding.cause == causes.SILENT_WORKER for finding in result.findings or ())
+    if not workers or is_named:
         return ""
     are = "is" if len(workers) == 1 else "are"
     most, of = max(worker.num_steps for worker in workers), num_steps(result)
@@ -151,7 +155,7 @@ def missing_ranks_sentence(result: WindowResult) -> str:
 def _running(state: JobState, result: WindowResult | None, seen: JobFacts) -> tuple[str, str]:
     if result is None or state == "not-analysed":
         return _not_analysed(seen)
-    runs_at = f"This job runs at {_ratio(result)} of its ideal."
+    runs_at = f"This job runs at {of_ideal(result.slowdown)}."
     if result.findings and (result.launch_slowdown or 1.0) >= _MIN_LAUNCH_SLOWDOWN:
         # Else a cause that delays launches seems to cost more than the job loses.
         runs_at = f"{runs_at[:-1]}, late launches not counted."
@@ -162,8 +166,9 @@ def _running(state: JobState, result: WindowResult | None, seen: JobFacts) -> tu
         sentence = f"{_leading_cause(findings)} {remarked}".rstrip()
         if state != "straggling":
             return sentence, runs_at
-        remedied = _remedy_of_leading(findings, result, seen)
-        return sentence, remedied or f"{runs_at} {_loss_sentence(result)}"
+        first = leading(findings) or findings[0]
+        action = what_to_do(first, result.advice, pp_size=len(result.stage_share or ()))
+        return sentence, action or f"{runs_at} {_loss_sentence(result)}"
     if state == "healthy":
         quiet = "Nothing stands out." if findings is not None else ""
         if quiet and missing_ranks_sentence(result):
@@ -173,16 +178,11 @@ def _running(state: JobState, result: WindowResult | None, seen: JobFacts) -> tu
     return sentence, _no_cause(result) if findings is not None else ""
 
 
-def _ratio(result: WindowResult) -> str:
-    """The slowdown of a result that has one."""
-    return formatting.ratio(result.slowdown or 1.0)
-
-
 def _against_itself(result: WindowResult) -> str:
     """Why all workers may be far slower than before, and the job yet near its ideal."""
     return (
         "That cost is against the job's own earlier pace: all workers slowed down alike, and the "
-        f"ideal with them, so against its ideal the job runs at {_ratio(result)}."
+        f"ideal with them, so the job runs at {of_ideal(result.slowdown)}."
     )
 
 
@@ -197,16 +197,6 @@ def _leading_cause(findings: Sequence[Finding]) -> str:
     more = len(findings) - 1
     others = f" {formatting.plural(more, 'more cause')} found." if more else ""
     return f"{formatting.with_times_sign(first)}.{others}"
-
-
-def _remedy_of_leading(findings: Sequence[Finding], result: WindowResult, seen: JobFacts) -> str:
-    first, *others = findings
-    return remedy(
-        others[0] if others and first.cause == causes.SILENT_WORKER else first,
-        pp_size=len(result.stage_share or ()),
-        num_gpus=seen.num_gpus,
-        slowdown=result.slowdown,
-    )
 
 
 def _no_cause(result: WindowResult) -> str:
@@ -248,14 +238,14 @@ def _cut_off(state: JobState, result: WindowResult | None, seen: JobFacts) -> tu
     sentence = f"{what}{at}{step}: {seen.ended_by or 'its ranks did not say why'}."
     if result is None or _is_low(result):
         return sentence, "No figures of it are known."
-    return sentence, f"Until then it ran at {_ratio(result)} of its ideal."
+    return sentence, f"Until then it ran at {of_ideal(result.slowdown)}."
 
 
 def _stalled(result: WindowResult | None, seen: JobFacts) -> tuple[str, str]:
     sentence = f"No worker has sent anything{_since(seen)}."
     if result is not None and seen.last_step is not None and not _is_low(result):
         step = formatting.count(seen.last_step)
-        sentence += f" It was at {_ratio(result)} of its ideal by step {step}."
+        sentence += f" It was at {of_ideal(result.slowdown)} by step {step}."
     return sentence, "It has ended, hangs or lost its network; Paceline cannot tell which."
 
 
@@ -268,10 +258,10 @@ def _silent(result: WindowResult | None, seen: JobFacts) -> tuple[str, str]:
         return sentence, "No step could be analysed so far, so there are no figures."
     if result.imputed is None or not result.imputed.workers:
         return sentence, "The figures are those of before."
-    others_at = f"The others run at {_ratio(result)} of their ideal"
+    others_at = f"The others run at {of_ideal(result.slowdown, 'their')}"
     sub = f"{others_at}; medians of other workers of the same stage stand in for what is missing."
-    found = [finding for finding in result.findings or () if finding.cause != causes.SILENT_WORKER]
-    return sentence, f"{_leading_cause(found)} {sub}" if found else sub
+    named = [finding for finding in result.findings or () if finding.cause != causes.SILENT_WORKER]
+    return sentence, f"{_leading_cause(named)} {sub}" if named else sub
 
 
 def _unknown(result: WindowResult | None, seen: JobFacts) -> tuple[str, str]:
@@ -282,7 +272,7 @@ def _unknown(result: WindowResult | None, seen: JobFacts) -> tuple[str, str]:
     sub = f"What its workers send is kept, and analysed once {once}."
     if result is None or _is_low(result):
         return sentence, sub
-    return sentence, f"Before, it ran at {_ratio(result)} of its ideal. {sub}"
+    return sentence, f"Before, it ran at {of_ideal(result.slowdown)}. {sub}"
 
 
 def _since(seen: JobFacts) -> str:
@@ -310,7 +300,7 @@ def _finished_unmeasured(result: WindowResult | None, seen: JobFacts) -> tuple[s
         return f"{sentence}.", ""
     skipped, findings = result.skipped_steps, result.findings or ()
     sub = f"The last step was skipped: {skipped[-1].reason}." if skipped else ""
-    silent = next((found for found in findings if found.cause == causes.SILENT_WORKER), None)
+    silent = next((silent for silent in findings if silent.cause == causes.SILENT_WORKER), None)
     if silent is None:
         return f"{sentence}.", sub
     onset = silent.onset_step
@@ -332,12 +322,12 @@ def _finished(result: WindowResult, seen: JobFacts) -> tuple[str, str]:
     if _is_low(result):
         text = _low_fidelity(result)[0]
         return f"This job has finished{after}.", _leading_cause(findings) if findings else text
-    over_run = f"Over the run it ran at {_ratio(result)} of its ideal."
+    over_run = f"Over the run it ran at {of_ideal(result.slowdown)}."
     remarked = " ".join(remarks(result))
     if findings and findings[0].cause == causes.UNIFORM_SLOWDOWN:
         remarked = f"{_against_itself(result)} {remarked}"
-    causes_found = _leading_cause(findings) if findings else ""
-    return f"This job has finished{after}. {over_run}", f"{causes_found} {remarked}".strip()
+    named = _leading_cause(findings) if findings else ""
+    return f"This job has finished{after}. {over_run}", f"{named} {remarked}".strip()
 
 
 def _is_low(result: WindowResult) -> bool:
@@ -345,8 +335,7 @@ def _is_low(result: WindowResult) -> bool:
 
 
 def _loss_sentence(result: WindowResult) -> str:
-    lost = gpu_time_wasted(result.slowdown or 1.0)
-    return f"It loses {formatting.percent(lost)} of its GPU time."
+    return f"It {loses(gpu_time_wasted(result.slowdown or 1.0))}."
 
 
 # What to check on a host that launches late, by the known reason.
@@ -358,78 +347,24 @@ _CHECK_ALL = (
     "Check its data loader, garbage collection, other processes on the host, CPU frequency, and "
     "Python work between operations."
 )
-_MIN_COST = 0.005
-_HOURS_A_DAY = 24
-# Less apart than this, rounding may show both as the same.
-_CLEARLY_MORE = 1.01
 
 
-def remedy(finding: Finding, *, pp_size: int, num_gpus: int, slowdown: float | None = None) -> str:
-    """One or two sentences; "" where nothing would be won back, or that is not known.
+def what_to_do(finding: Finding, fix: TopFix | None, *, pp_size: int) -> str:
+    """What to check, and the advised fix with what it wins; "" where neither is known.
 
-    With `num_gpus` of a running job they say what that is a day. With the job's `slowdown` no more
-    is won back than counts as lost.
+    Args:
+        finding: the leading cause.
+        fix: the one that wins most, of this cause or of another.
+        pp_size: number of stages.
     """
-    act = _action(finding)
-    won = _won_back(finding, num_gpus, slowdown)
-    if not act or not won:
-        return ""
-    return " ".join(filter(None, (_reason(finding, pp_size), f"{act} would {won}.")))
-
-
-def won_back_gpu_hours(
-    finding: Finding, num_gpus: int, slowdown: float | None = None
-) -> float | None:
-    """GPU-hours a day that are won back without the finding; None where its cost is unknown.
-
-    A cost is against peers, a loss against the ideal, a mean that the fault itself raises: with
-    the job's `slowdown` the loss is the most that can be won.
-    """
-    if finding.cost is None or not num_gpus:
-        return None
-    lost = _exceeded_loss(finding, slowdown)
-    return (finding.cost if lost is None else lost) * num_gpus * _HOURS_A_DAY
-
-
-def _won_back(finding: Finding, num_gpus: int, slowdown: float | None) -> str:
-    cost = finding.cost
-    if cost is None or cost < _MIN_COST:
-        return ""
-    lost = _exceeded_loss(finding, slowdown)
-    a_day = won_back_gpu_hours(finding, num_gpus, slowdown)
-    if a_day is not None:
-        all_of_it = "" if lost is None else "all of the loss, "
-        return f"win back {all_of_it}{formatting.rough_gpu_hours(a_day)} a day"
-    if lost is not None:
-        return "win back all of the loss"
-    share = finding.evidence.get("share_of_loss")
-    if share is None or share > 1:
-        return f"win back {formatting.percent(cost)} of the GPU time"
-    return f"win back {formatting.percent(share)} of the loss"
-
-
-def _exceeded_loss(finding: Finding, slowdown: float | None) -> float | None:
-    """The job's loss, a share of its GPU time, where a cost is more than it; else None.
-
-    The cost of a uniform slowdown is against the job's earlier pace, and no part of the loss.
-    """
-    lost = None if slowdown is None else max(0.0, 1 - 1 / slowdown)
-    if lost is None or finding.cause == causes.UNIFORM_SLOWDOWN:
-        return None
-    return lost if (finding.cost or 0.0) > _CLEARLY_MORE * lost else None
-
-
-def _action(finding: Finding) -> str:
-    culprits = finding.culprits
-    match finding.cause:
-        case causes.SLOW_WORKER:
-            of_workers = any(culprit.stage is not None for culprit in culprits)
-            return f"Fixing {_these_nouns(len(culprits), 'worker' if of_workers else 'host')}"
-        case causes.SLOW_LINK | causes.FLAPPING_LINK:
-            return f"Fixing {_these_nouns(len(culprits), 'link')}"
-        case causes.STAGE_IMBALANCE:
-            return f"Fixing {_these_nouns(len(culprits), 'stage')}" if culprits else ""
-    return cause_of(finding.cause).remedy
+    if fix is None:
+        return _reason(finding, pp_size)
+    wins = fix_wins(fix.gpu_hours_per_day, fix.gpu_hours_per_day_range)
+    won = f"{formatting.bidi_isolated(fix.title)}: {wins}."
+    if fix.cause in (finding.cause, None):
+        return f"{_reason(finding, pp_size)} {won}".lstrip()
+    other = f"What wins most is against another cause, {cause_phrase(str(fix.cause))}."
+    return f"{other} {won}"
 
 
 def _reason(finding: Finding, pp_size: int) -> str:
@@ -446,7 +381,3 @@ def _reason(finding: Finding, pp_size: int) -> str:
             follows = "Micro-batch time follows the sum of squared sequence lengths"
             return f"No host is at fault. {follows}{fit}."
     return ""
-
-
-def _these_nouns(number: int, noun: str) -> str:
-    return f"this {noun}" if number <= 1 else f"these {formatting.plural(number, noun)}"

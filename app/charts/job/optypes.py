@@ -7,8 +7,9 @@ long it moves data.
 from collections.abc import Mapping, Sequence
 
 from app import formatting
-from app.charts.base.figure import Bar, Cell, PlotlyFigure, bar_layout, bar_trace, meta
-from app.charts.base.plotly import PlotlyAnnotation, PlotlyTrace
+from app.charts.base.bars import Bar, bar_layout, bar_trace, small_bars_as_one
+from app.charts.base.figure import Cell, PlotlyFigure, meta
+from app.charts.base.plotly import PlotlyAnnotation, text_at
 from app.charts.base.theme import Theme
 from app.result.figures import loss_shares
 from app.result.window_result import OptypeTime
@@ -22,34 +23,12 @@ _TEXT_OFFSET = 0.24
 Communication = tuple[float, float]
 
 
-def raised_bars(trace: PlotlyTrace, talk: Sequence[Communication | None]) -> PlotlyTrace:
-    """The bars of the loss, a little higher in their rows where there is text under them."""
-    if not any(talk):
-        return trace
-    y = [row + _BAR_OFFSET if times_s else row for row, times_s in enumerate(talk)]
-    return trace | {"y": y, "width": _BAR_WIDTH}
-
-
-def communication_labels(
-    talk: Sequence[Communication | None], theme: Theme
-) -> list[PlotlyAnnotation]:
-    """Waiting in words under each bar, and moving data too in its hover text."""
-    return [
-        {
-            "x": 0,
-            "xanchor": "left",
-            "xshift": 2,
-            "y": row + _TEXT_OFFSET,
-            "text": f"waits {formatting.short_seconds(times_s[1])} a step",
-            "hovertext": "a step and worker: "
-            f"{formatting.short_seconds(times_s[0])} moving data, "
-            f"{formatting.short_seconds(times_s[1])} waiting",
-            "showarrow": False,
-            "font": {"size": 11, "color": theme.ink2},
-        }
-        for row, times_s in enumerate(talk)
-        if times_s is not None
-    ]
+def communication_label(row: int, times_s: Communication, theme: Theme) -> PlotlyAnnotation:
+    """Waiting in words under the bar of a row, and moving data too in its hover text."""
+    moving, waiting = map(formatting.short_seconds, times_s)
+    hover = f"a step and worker: {moving} moving data, {waiting} waiting"
+    place: PlotlyAnnotation = {"x": 0, "xanchor": "left", "xshift": 2, "y": row + _TEXT_OFFSET}
+    return text_at(place | {"hovertext": hover}, f"waits {waiting} a step", theme.ink2)
 
 
 Times = Mapping[str, OptypeTime]
@@ -64,10 +43,7 @@ _MIN_BARS = 4
 
 
 def optypes(
-    optype_slowdown: Mapping[str, float | None],
-    *,
-    theme: Theme,
-    times: Times | None = None,
+    optype_slowdown: Mapping[str, float | None], *, theme: Theme, times: Times | None = None
 ) -> PlotlyFigure:
     """Bars of the loss by operation type, the largest on top.
 
@@ -79,16 +55,25 @@ def optypes(
     bars = [
         Bar(formatting.optype_label(name), shares[name], _colour(name, theme)) for name in order
     ]
-    drawn = _small_bars_as_one(bars, theme)
-    shown = [(times or {}).get(name) for name in order[: len(drawn)]]
+    # The table keeps small ones apart.
+    num_kept = sum(
+        at < _MIN_BARS or (bar.share or 0) >= _MIN_DRAWN_SHARE for at, bar in enumerate(bars)
+    )
+    drawn = small_bars_as_one(bars, num_kept, "types", theme)
+    talk = [_communication((times or {}).get(name)) for name in order[: len(drawn)]]
     if len(drawn) < len(bars):
-        shown[-1] = None  # several types together
-    talk = [_communication(times_s) for times_s in shown]
-    row_px = 40 if any(talk) else 30
-    frame = bar_layout(drawn, theme, row_px=row_px, full_share=0.5)
-    frame["annotations"] = communication_labels(talk, theme)
+        talk[-1] = None  # several types together
+    trace = bar_trace(drawn, theme)
+    if any(talk):
+        # Higher in their rows where there is text under them.
+        trace["y"] = [row + _BAR_OFFSET if times_s else row for row, times_s in enumerate(talk)]
+        trace["width"] = _BAR_WIDTH
+    frame = bar_layout(drawn, theme, row_px=40 if any(talk) else 30, full_share=0.5)
+    frame["annotations"] = [
+        communication_label(row, times_s, theme) for row, times_s in enumerate(talk) if times_s
+    ]
     return PlotlyFigure(
-        data=[raised_bars(bar_trace(drawn, theme), talk)],
+        data=[trace],
         layout=frame,
         meta=meta(
             _sentence(bars),
@@ -119,18 +104,6 @@ def _sort_key(name: str, share: float) -> tuple[float, int, str]:
     labels = list(formatting.OPTYPE_LABELS)
     place = labels.index(name) if name in labels else len(labels)
     return float(share < _MIN_DRAWN_SHARE), place, name
-
-
-def _small_bars_as_one(bars: list[Bar], theme: Theme) -> list[Bar]:
-    """The bars with all small ones after the largest few as one; the table keeps them apart."""
-    kept = [
-        bar for at, bar in enumerate(bars) if at < _MIN_BARS or (bar.share or 0) >= _MIN_DRAWN_SHARE
-    ]
-    rest = bars[len(kept) :]
-    if len(rest) < 2:
-        return bars
-    share = sum(bar.share or 0.0 for bar in rest)
-    return [*kept, Bar(f"{len(rest)} other types", share, theme.line2)]
 
 
 def _colour(optype: str, theme: Theme) -> str:

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from app import formatting
-from app.charts.base.figure import PlotlyFigure, axis, layout, meta, numbers, text_at, title
-from app.charts.base.plotly import PlotlyAnnotation, PlotlyTrace
+from app.charts.base.figure import PlotlyFigure, axis, layout, meta, numbers, title
+from app.charts.base.plotly import PlotlyAnnotation, PlotlyTrace, text_at
 from app.charts.base.theme import Theme
 from app.trace.window import Floats
 
@@ -20,7 +20,7 @@ _AXIS_MARGIN = 1.06
 
 @dataclass(frozen=True, slots=True)
 class MicroBatchPairs:
-    """One pair for each micro-batch of a window on one stage; `y` is seconds.
+    """One pair per micro-batch of a window on one stage; `y` is seconds.
 
     `x` is the sum of squared sequence lengths. Where no client sends them, `is_lengths` is False,
     `x` the forward and `y` the backward time.
@@ -38,11 +38,18 @@ def lengths(pairs: MicroBatchPairs, *, theme: Theme) -> PlotlyFigure:
     y = pairs.y * 1e3
     line = least_squares(x, y)
     shown = np.unique(np.linspace(0, x.size - 1, min(x.size, MAX_DOTS)).round().astype(int))
-    columns = ["sum of squared lengths, millions" if pairs.is_lengths else "forward, ms"]
-    columns.append("forward, ms" if pairs.is_lengths else "backward, ms")
+    columns, x_title = ["forward, ms", "backward, ms"], "forward time of a micro-batch, ms"
+    if pairs.is_lengths:
+        columns = ["sum of squared lengths, millions", "forward, ms"]
+        x_title = "sum of squared lengths in a micro-batch, millions"
     caption = f"The first {MAX_TABLE_ROWS} of {_counted(pairs)}."
+    data = [_dots(x[shown], y[shown], pairs, theme)]
+    notes: list[PlotlyAnnotation] = []
+    if line is not None:
+        data.append(_line(x, line, theme))
+        notes.append(_note(pairs, line, theme))
     return PlotlyFigure(
-        data=[_dots(x[shown], y[shown], pairs, theme), *_line(x, line, theme)],
+        data=data,
         layout=layout(
             theme,
             height_px=_HEIGHT_PX,
@@ -53,7 +60,7 @@ def lengths(pairs: MicroBatchPairs, *, theme: Theme) -> PlotlyFigure:
                 range=[0, _AXIS_MARGIN * float(x.max())],
                 nticks=4,
                 showgrid=True,
-                title=title(_x_title(pairs), theme),
+                title=title(x_title, theme),
             ),
             yaxis=axis(
                 theme,
@@ -62,7 +69,7 @@ def lengths(pairs: MicroBatchPairs, *, theme: Theme) -> PlotlyFigure:
                 showgrid=True,
                 ticksuffix=" ms ",
             ),
-            annotations=_note(pairs, line, theme),
+            annotations=notes,
         ),
         meta=meta(
             _sentence(pairs, line),
@@ -82,44 +89,38 @@ def least_squares(x: Floats, y: Floats) -> tuple[float, float, float] | None:
 
 
 def _dots(x: Floats, y: Floats, pairs: MicroBatchPairs, theme: Theme) -> PlotlyTrace:
-    of_x = "%{x:.4g} million" if pairs.is_lengths else "forward %{x:.4g} ms"
-    of_y = "%{y:.4g} ms" if pairs.is_lengths else "backward %{y:.4g} ms"
+    hover_x = "%{x:.4g} million" if pairs.is_lengths else "forward %{x:.4g} ms"
+    hover_y = "%{y:.4g} ms" if pairs.is_lengths else "backward %{y:.4g} ms"
     return {
         "type": "scatter",
         "mode": "markers",
         "x": numbers(x),
         "y": numbers(y),
         "marker": {"size": 4, "color": theme.fwd, "opacity": 0.5},
-        "hovertemplate": f"{of_x}<br><b>{of_y}</b><extra></extra>",
+        "hovertemplate": f"{hover_x}<br><b>{hover_y}</b><extra></extra>",
     }
 
 
-def _line(x: Floats, line: tuple[float, float, float] | None, theme: Theme) -> list[PlotlyTrace]:
-    if line is None:
-        return []
+def _line(x: Floats, line: tuple[float, float, float], theme: Theme) -> PlotlyTrace:
     offset, slope, _ = line
     ends = [0.0, _AXIS_MARGIN * float(x.max())]
-    return [
-        {
-            "type": "scatter",
-            "mode": "lines",
-            "x": ends,
-            "y": [offset + slope * end for end in ends],
-            "line": {"color": theme.ink, "width": 1.5, "dash": "dash"},
-            "hoverinfo": "skip",
-        }
-    ]
+    return {
+        "type": "scatter",
+        "mode": "lines",
+        "x": ends,
+        "y": [offset + slope * end for end in ends],
+        "line": {"color": theme.ink, "width": 1.5, "dash": "dash"},
+        "hoverinfo": "skip",
+    }
 
 
 def _note(
-    pairs: MicroBatchPairs, line: tuple[float, float, float] | None, theme: Theme
-) -> list[PlotlyAnnotation]:
-    if line is None:
-        return []
+    pairs: MicroBatchPairs, line: tuple[float, float, float], theme: Theme
+) -> PlotlyAnnotation:
     text = f"{_formula(pairs, line)}<br>r² {line[2]:.2f}, {_counted(pairs)}"
     corner: PlotlyAnnotation = {"xref": "paper", "yref": "paper", "x": 1, "y": 0, "yshift": 8}
     corner |= {"xanchor": "right", "yanchor": "bottom", "align": "right", "bgcolor": theme.surface}
-    return [text_at(corner, text, theme.ink)]
+    return text_at(corner, text, theme.ink)
 
 
 def _formula(pairs: MicroBatchPairs, line: tuple[float, float, float]) -> str:
@@ -134,18 +135,13 @@ def _counted(pairs: MicroBatchPairs) -> str:
     return f"{formatting.count(pairs.x.size)} micro-batches"
 
 
-def _x_title(pairs: MicroBatchPairs) -> str:
-    if pairs.is_lengths:
-        return "sum of squared lengths in a micro-batch, millions"
-    return "forward time of a micro-batch, ms"
-
-
 def _sentence(pairs: MicroBatchPairs, line: tuple[float, float, float] | None) -> str:
-    what = "the sum of squared lengths" if pairs.is_lengths else "its forward time"
-    takes = "forward time" if pairs.is_lengths else "backward time"
+    time, cause = "backward time", "its forward time"
+    if pairs.is_lengths:
+        time, cause = "forward time", "the sum of squared lengths"
     if line is None:
         return f"On stage {pairs.stage} all micro-batches are alike: there is nothing to compare."
     return (
-        f"On stage {pairs.stage} a micro-batch's {takes} follows {what} with r² {line[2]:.2f}, "
+        f"On stage {pairs.stage} a micro-batch's {time} follows {cause} with r² {line[2]:.2f}, "
         f"over {_counted(pairs)}."
     )

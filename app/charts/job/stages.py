@@ -6,22 +6,19 @@ Bars of forward times are above those of backward times, against their means ove
 from collections.abc import Sequence
 
 from app import formatting
+from app.charts.base.bars import Bar, bar_layout, bar_trace
 from app.charts.base.figure import (
     AxisItems,
-    Bar,
     Cell,
     ItemsByAxis,
     PlotlyFigure,
     axis,
-    bar_layout,
-    bar_trace,
     label_width_px,
     layout,
     meta,
     row_axis,
-    text_at,
 )
-from app.charts.base.plotly import PlotlyAnnotation, PlotlyLayout, PlotlyTrace
+from app.charts.base.plotly import PlotlyAnnotation, PlotlyLayout, PlotlyTrace, text_at
 from app.charts.base.theme import SCALE_STOPS, Theme
 from app.result.window_result import StageCompute
 
@@ -32,8 +29,7 @@ _MIN_ROOM_INSIDE = 0.3
 
 def measured_times_s(compute: StageCompute) -> list[float]:
     """All times that are measured, seconds."""
-    times = (*compute.forward, *compute.backward)
-    return [time_s for time_s in times if time_s is not None]
+    return [time_s for time_s in (*compute.forward, *compute.backward) if time_s is not None]
 
 
 def stage_times(compute: StageCompute, theme: Theme) -> list[PlotlyTrace]:
@@ -43,7 +39,7 @@ def stage_times(compute: StageCompute, theme: Theme) -> list[PlotlyTrace]:
             "type": "bar",
             "orientation": "h",
             "name": side,
-            "x": [0.0 if time_s is None else time_s * 1e3 for time_s in times_s],
+            "x": [(time_s or 0.0) * 1e3 for time_s in times_s],
             "y": [stage + offset for stage in range(len(times_s))],
             "width": _BAR_BAND,
             "marker": {"color": colour, "line": {"width": 0}},
@@ -53,17 +49,17 @@ def stage_times(compute: StageCompute, theme: Theme) -> list[PlotlyTrace]:
             "hovertemplate": f"stage %{{customdata}}, {side}<br><b>%{{text}}</b> a micro-batch"
             "<extra></extra>",
         }
-        for (side, times_s, offset), colour in zip(
-            _sides(compute), (theme.fwd, theme.bwd), strict=True
-        )
+        for side, times_s, offset, colour in _sides(compute, theme)
     ]
 
 
-def _sides(compute: StageCompute) -> list[tuple[str, Sequence[float | None], float]]:
-    """Forward and backward, with where their bars are in a stage's row."""
+def _sides(
+    compute: StageCompute, theme: Theme
+) -> list[tuple[str, Sequence[float | None], float, str]]:
+    """Forward and backward, with where their bars are in a stage's row, and their colours."""
     return [
-        ("forward", compute.forward, -_BAR_BAND / 2),
-        ("backward", compute.backward, _BAR_BAND / 2),
+        ("forward", compute.forward, -_BAR_BAND / 2, theme.fwd),
+        ("backward", compute.backward, _BAR_BAND / 2, theme.bwd),
     ]
 
 
@@ -74,14 +70,14 @@ def stage_values(compute: StageCompute, theme: Theme) -> list[PlotlyAnnotation]:
     """
     room_ms = _MIN_ROOM_INSIDE * (1e3 * max(*measured_times_s(compute), *_means_s(compute)))
     notes: list[PlotlyAnnotation] = []
-    for (_, times_s, offset), on_it in zip(_sides(compute), (theme.on_fwd, "#FFFFFF"), strict=True):
+    for side, times_s, offset, _ in _sides(compute, theme):
+        on_it = theme.on_fwd if side == "forward" else "#FFFFFF"
         mean_ms = 1e3 * (_mean(times_s) or 0.0)
         for stage, time_s in enumerate(times_s):
             x_ms, is_inside = _value_at(1e3 * (time_s or 0.0), mean_ms, room_ms)
             colour = on_it if is_inside else theme.ink
-            y = stage + offset
-            place: PlotlyAnnotation = {"x": x_ms, "xanchor": "left", "xshift": 2, "y": y}
-            notes.append(text_at(place, _time(time_s), colour))
+            place: PlotlyAnnotation = {"x": x_ms, "xanchor": "left", "xshift": 2}
+            notes.append(text_at(place | {"y": stage + offset}, _time(time_s), colour))
     return notes
 
 
@@ -97,7 +93,7 @@ def _value_at(bar_ms: float, mean_ms: float, room_ms: float) -> tuple[float, boo
 def stage_means(compute: StageCompute, theme: Theme) -> list[PlotlyTrace]:
     """A line across each bar where the mean over stages is."""
     traces: list[PlotlyTrace] = []
-    for side, times_s, offset in _sides(compute):
+    for side, times_s, offset, _ in _sides(compute, theme):
         mean_s = _mean(times_s)
         if mean_s is None:
             continue
@@ -169,8 +165,10 @@ def stages(
     if compute is None or not measured_times_s(compute):
         frame = bar_layout(bars, theme, row_px=row_px, full_share=1.0)
         return PlotlyFigure(data=[bar_trace(bars, theme)], layout=frame, meta=figure_meta)
+    shares = bar_trace(bars, theme)
+    shares |= {"xaxis": "x2", "width": 0.5, "textfont": {"size": 11, "color": theme.ink}}
     return PlotlyFigure(
-        data=[*stage_times(compute, theme), *stage_means(compute, theme), _shares(bars, theme)],
+        data=[*stage_times(compute, theme), *stage_means(compute, theme), shares],
         layout=_layout(bars, compute, theme, row_px=row_px + 10),
         meta=figure_meta,
     )
@@ -181,11 +179,6 @@ def _stage_name(stage: int, pp_size: int) -> str:
     if stage == pp_size - 1:
         return f"stage {stage}, the last stage,"
     return f"stage {stage}, the first stage," if stage == 0 else f"stage {stage}"
-
-
-def _shares(bars: Sequence[Bar], theme: Theme) -> PlotlyTrace:
-    trace = bar_trace(bars, theme)
-    return trace | {"xaxis": "x2", "width": 0.5, "textfont": {"size": 11, "color": theme.ink}}
 
 
 def _layout(
@@ -231,9 +224,8 @@ def _layout(
 
 
 def _header(xref: str, text: str, colour: str) -> PlotlyAnnotation:
-    place: PlotlyAnnotation = {"xref": xref, "x": 0, "xanchor": "left", "yref": "paper", "y": 1}
-    place["yanchor"] = "bottom"
-    return text_at(place, text, colour)
+    left: PlotlyAnnotation = {"xref": xref, "x": 0, "xanchor": "left"}
+    return text_at(left | {"yref": "paper", "y": 1, "yanchor": "bottom"}, text, colour)
 
 
 def _row(stage: int, share: float | None, compute: StageCompute | None) -> list[Cell]:

@@ -30,9 +30,10 @@ from app.charts.base.heatmap import (
 from app.charts.base.plotly import (
     PlotlyAnnotation,
     PlotlyAxis,
-    PlotlyFont,
     PlotlyShape,
     PlotlyTrace,
+    box,
+    text_at,
 )
 from app.charts.base.step_axis import StepAxis, StepEvent, event_lines
 from app.charts.base.theme import Theme
@@ -62,7 +63,9 @@ def dp_steps(
     """
     slowdown = np.asarray(dp_rank_slowdown, dtype=np.float64)
     at = at or StepAxis.over(list(steps))
-    rows = _dp_rows(slowdown.shape[1])
+    dp_size = slowdown.shape[1]
+    num_ranks = -(-dp_size // MAX_DP_ROWS)  # of a row
+    rows = [range(dp, min(dp + num_ranks, dp_size)) for dp in range(0, dp_size, num_ranks)]
     share = slowest_share(slowdown)
     row_px = max(4, min(18, _DP_HEIGHT_PX // len(rows)))
     return PlotlyFigure(
@@ -110,22 +113,16 @@ def slowest_share(slowdown: Floats) -> Floats:
     return np.asarray(times / len(measured))
 
 
-def _dp_rows(dp_size: int) -> list[range]:
-    """The dp ranks of each row."""
-    size = -(-dp_size // MAX_DP_ROWS)
-    return [range(first, min(first + size, dp_size)) for first in range(0, dp_size, size)]
-
-
 def _dp_cells(
     steps: Sequence[int], slowdown: Floats, rows: Sequence[range], at: StepAxis, theme: Theme
 ) -> PlotlyTrace:
     """[row, step], the slowest of each row's ranks."""
     slowest = np.fmax.reduceat(slowdown, [ranks[0] for ranks in rows], axis=1).T
     # Where a row has a tick, %{y} is its label, else its number.
-    who = f"{'' if _is_named(rows) else 'dp '}%{{y}}, step %{{customdata:,}}"
+    place = f"{'' if _is_named(rows) else 'dp '}%{{y}}, step %{{customdata:,}}"
     is_alone = len(rows[0]) == 1
     hover = f"<br><b>%{{z:.3f}}{formatting.TIMES}</b><extra></extra>"
-    text = f"{who if is_alone else '%{customdata}'}{hover}"
+    text = f"{place if is_alone else '%{customdata}'}{hover}"
     cells = heatmap_by_step(steps, slowest, at, theme, text, ygap=1 if len(rows) <= 32 else 0)
     if not is_alone:
         cells["customdata"] = [
@@ -141,16 +138,14 @@ def _dp_cells(
 def _dp_axis(rows: Sequence[range], theme: Theme) -> PlotlyAxis:
     shown = range(0, len(rows), 1 if _is_named(rows) else 8)
     dp = "dp " if _is_named(rows) else ""
-    found = axis(
+    dp_axis = axis(
         theme,
         range=[len(rows) - 0.5, -0.5],
         tickvals=list(shown),
         ticktext=[f"{dp}{rows[at][0]}" for at in shown],
         ticklabelstandoff=4,
     )
-    if not dp:
-        found["title"] = title("dp rank", theme)
-    return found
+    return dp_axis if dp else dp_axis | {"title": title("dp rank", theme)}
 
 
 def _is_named(rows: Sequence[range]) -> bool:
@@ -168,33 +163,22 @@ def _share_bars(rows: Sequence[range], share: Floats, theme: Theme) -> list[Plot
     """Beside the plot, in its right margin, so that the x axis stays that of the chart above."""
     shares, longest = _row_shares(rows, share)
     return [
-        {
-            "type": "rect",
-            "xref": "paper",
-            "xsizemode": "pixel",
-            "xanchor": 1,
-            "x0": 10,
-            "x1": 10 + _BAR_PX * of_row / longest,
-            "y0": row - 0.28,
-            "y1": row + 0.28,
-            "fillcolor": theme.line2,
-            "line": {"width": 0},
-        }
-        for row, of_row in enumerate(shares)
-        if longest > 0 and np.isfinite(of_row)
+        box((10, 10 + _BAR_PX * row_share / longest), (row - 0.28, row + 0.28), {"width": 0})
+        | {"xref": "paper", "xsizemode": "pixel", "xanchor": 1, "fillcolor": theme.line2}
+        for row, row_share in enumerate(shares)
+        if longest > 0 and np.isfinite(row_share)
     ]
 
 
 def _share_texts(rows: Sequence[range], share: Floats, theme: Theme) -> list[PlotlyAnnotation]:
-    beside: PlotlyAnnotation = {"xref": "paper", "x": 1, "xanchor": "left", "showarrow": False}
-    font: PlotlyFont = {"size": 11, "color": theme.ink2}
+    beside: PlotlyAnnotation = {"xref": "paper", "x": 1, "xanchor": "left"}
     head: PlotlyAnnotation = {"yref": "paper", "y": 1, "yanchor": "bottom", "xshift": 8}
-    notes = [beside | head | {"font": font, "text": "steps as slowest"}]
+    notes = [text_at(beside | head, "steps as slowest", theme.ink2)]
     shares, longest = _row_shares(rows, share)
-    if longest and len(rows) <= 16:
-        for row, of_row in enumerate(shares):
-            text, right_px = formatting.percent(of_row), 12 + _BAR_PX * of_row / longest
-            notes.append(beside | {"y": row, "xshift": right_px, "text": text, "font": font})
+    if longest and _is_named(rows):
+        for row, row_share in enumerate(shares):
+            place = beside | {"y": row, "xshift": 12 + _BAR_PX * row_share / longest}
+            notes.append(text_at(place, formatting.percent(row_share), theme.ink2))
     return notes
 
 
@@ -241,7 +225,7 @@ def worker_steps(
         row_label(f"dp {dp} · s{stage}", (hosts or {}).get((dp, stage)), theme)
         for dp, stage in rows
     ]
-    # The label of a row is that of its tick: a text for each cell would be megabytes.
+    # The label of a row is that of its tick: a text per cell would be megabytes.
     hover = f"%{{y}}, step %{{customdata:,}}<br><b>%{{z:.3f}}{formatting.TIMES}</b><extra></extra>"
     return PlotlyFigure(
         data=[heatmap_by_step(steps, values, at, theme, hover)],
@@ -278,10 +262,8 @@ def _alike_sentence(slowdown: Floats) -> str:
     if not are_alike(slowdown, _VISIBLE_EXCESS):
         return ""
     num_steps, dp_size, pp_size = slowdown.shape
-    steps, workers = (
-        formatting.plural(num_steps, "step"),
-        formatting.plural(dp_size * pp_size, "worker"),
-    )
+    steps = formatting.plural(num_steps, "step")
+    workers = formatting.plural(dp_size * pp_size, "worker")
     limit = formatting.percent(_VISIBLE_EXCESS)
     return f"In all {steps}, none of {workers} alone would slow the step by more than {limit}."
 

@@ -6,11 +6,12 @@ recorded ones, only the recorded times are drawn.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from textwrap import wrap
 
 from app import formatting
-from app.charts.base.figure import Cell, ItemsByAxis, PlotlyFigure, layout, meta, text_at
-from app.charts.base.plotly import PlotlyAnnotation, PlotlyMargin, PlotlyTrace
+from app.charts.base.figure import Cell, ItemsByAxis, PlotlyFigure, layout, meta
+from app.charts.base.plotly import PlotlyAnnotation, PlotlyMargin, PlotlyTrace, line_style, text_at
 from app.charts.base.step_axis import (
     MARKER_PX,
     MAX_MARKERS,
@@ -55,32 +56,25 @@ TimeOfPoint = Callable[[StepPoint], float | None]
 def step_lines(
     points: Sequence[StepPoint], at: StepAxis, theme: Theme, *, is_low: bool
 ) -> list[PlotlyTrace]:
-    """Traces of measured points, one for each step of the axis; if `is_low`, of recorded times."""
-    recorded = _line(
-        points, at, lambda p: p.recorded_s, "recorded", (theme.rec, 1.5, "solid"), is_wide=False
+    """Traces of measured points, one per step of the axis; if `is_low`, of recorded times."""
+    recorded_s = [point.recorded_s or 0.0 for point in points]
+    recorded = line_over_steps(
+        at, recorded_s, "recorded", line_style(theme.rec, 1.5, "solid"), " s"
     ) | _markers(at, theme)
     if is_low:
         return [recorded]
+    ideal_s = [point.ideal_s or 0.0 for point in points]
+    simulated_s = [point.simulated_s for point in points]
+    # A step that is faster than its ideal loses nothing.
+    upper_s = [*map(max, recorded_s, ideal_s)]
+    ideal_line, simulated_line = line_style(theme.ok, 1.75, "dash"), line_style(theme.sim, 1, "dot")
+    ends = _points_with_lone_ends
     return [
-        area_over_steps(
-            at,
-            [_not_below_ideal_s(point) for point in points],
-            [point.ideal_s for point in points],
-            "time lost",
-            theme.lost_area,
-            _points_with_lone_ends,
-        ),
-        _line(points, at, lambda p: p.ideal_s, "without stragglers", (theme.ok, 1.75, "dash")),
-        _line(points, at, lambda p: p.simulated_s, "simulated", (theme.sim, 1, "dot")),
+        area_over_steps(at, upper_s, ideal_s, "time lost", theme.lost_area, ends),
+        line_over_steps(at, ideal_s, "without stragglers", ideal_line, " s", ends),
+        line_over_steps(at, simulated_s, "simulated", simulated_line, " s", ends),
         recorded,
     ]
-
-
-def _not_below_ideal_s(point: StepPoint) -> float | None:
-    """The upper edge of the time lost: a step that is faster than its ideal loses nothing."""
-    if point.recorded_s is None or point.ideal_s is None:
-        return None
-    return max(point.recorded_s, point.ideal_s)
 
 
 def _times_s(points: Sequence[StepPoint], *, is_low: bool) -> list[float]:
@@ -88,7 +82,7 @@ def _times_s(points: Sequence[StepPoint], *, is_low: bool) -> list[float]:
     drawn = [
         (p.recorded_s,) if is_low else (p.recorded_s, p.simulated_s, p.ideal_s) for p in points
     ]
-    return [time_s for of_step in drawn for time_s in of_step if time_s is not None]
+    return [time_s for step_times_s in drawn for time_s in step_times_s if time_s is not None]
 
 
 def mean_s(points: Sequence[StepPoint], read: TimeOfPoint) -> float:
@@ -106,26 +100,6 @@ def discrepancy_of(points: Sequence[StepPoint]) -> float:
     return abs(simulated_s - recorded_s) / recorded_s if recorded_s > 0 else 0.0
 
 
-def _line(
-    measured: Sequence[StepPoint],
-    at: StepAxis,
-    read: TimeOfPoint,
-    name: str,
-    style: tuple[str, float, str],
-    *,
-    is_wide: bool = True,
-) -> PlotlyTrace:
-    colour, width_px, dash = style
-    return line_over_steps(
-        at,
-        [read(point) for point in measured],
-        name,
-        {"color": colour, "width": width_px, "dash": dash},
-        " s",
-        _points_with_lone_ends if is_wide else points_of,
-    )
-
-
 def _points_with_lone_ends(run: range, at: StepAxis) -> LinePoints:
     """A run's points; a lone one has two more at its sides."""
     if len(run) > 1:
@@ -135,15 +109,15 @@ def _points_with_lone_ends(run: range, at: StepAxis) -> LinePoints:
 
 
 def _markers(at: StepAxis, theme: Theme) -> PlotlyTrace:
-    """A dot for each of few steps; of many only the lone ones have one, as no line shows them."""
+    """A dot on every one of few steps; of many only on lone ones, which no line shows."""
     is_few = len(at.steps) <= MAX_MARKERS
-    if is_few or all(len(run) > 1 for run in at.runs):
-        mode = "lines+markers" if is_few else "lines"
-        return {"mode": mode, "marker": {"size": MARKER_PX, "color": theme.rec}}
-    sizes: list[int] = []
-    for run in at.runs:
-        sizes += [MARKER_PX if len(run) == 1 else 0] * len(run) + [0]
-    return {"mode": "lines+markers", "marker": {"size": sizes[:-1], "color": theme.rec}}
+    has_lone_steps = any(len(run) == 1 for run in at.runs)
+    size: int | list[int] = MARKER_PX
+    if has_lone_steps and not is_few:
+        sizes = ([MARKER_PX * (len(run) == 1)] * len(run) + [0] for run in at.runs)
+        size = list(chain.from_iterable(sizes))[:-1]
+    mode = "lines+markers" if is_few or has_lone_steps else "lines"
+    return {"mode": mode, "marker": {"size": size, "color": theme.rec}}
 
 
 # Left edge of this chart and of the worker-by-step chart under it.
@@ -175,9 +149,9 @@ def step_times(
     measured = [point for point in points if point.is_measured]
     step_axis = at or StepAxis.over([point.step for point in measured])
     by_step = {point.step: point for point in measured}
-    drawn = [by_step[step] for step in step_axis.steps]
-    is_low = discrepancy_of(measured) > MAX_DISCREPANCY
-    kept = set(step_axis.steps)
+    drawn, shown = [by_step[step] for step in step_axis.steps], set(step_axis.steps)
+    off = discrepancy_of(measured)
+    is_low = off > MAX_DISCREPANCY
     notes = event_labels(events, step_axis, theme)
     shapes = [*step_axis.bands(theme), *event_lines(events, step_axis, theme)]
     x_axis = step_axis.x_axis(theme)
@@ -195,7 +169,7 @@ def step_times(
     margin: PlotlyMargin = {"t": 24, "b": 24 + step_axis.clock_px}
     if has_bars:
         margin["r"] = RIGHT_PX
-    notes_under = [*_notes(len(points), step_axis, is_part=is_part), *_low_fidelity_note(measured)]
+    notes_under = [*_notes(len(points), step_axis, is_part=is_part), *_low_fidelity_note(off)]
     return PlotlyFigure(
         data=step_lines(drawn, step_axis, theme, is_low=is_low),
         layout=layout(
@@ -215,7 +189,7 @@ def step_times(
             [
                 _row(point, is_low=is_low)
                 for point in points
-                if point.step in kept or not point.is_measured
+                if point.step in shown or not point.is_measured
             ],
             note=" ".join(notes_under),
             places=ItemsByAxis(x=step_axis.along),
@@ -253,8 +227,7 @@ def _notes(num_read: int, at: StepAxis, *, is_part: bool) -> list[str]:
     return [part] * is_part + [thin] * (at.max_steps_per_point > 1)
 
 
-def _low_fidelity_note(measured: Sequence[StepPoint]) -> list[str]:
-    off = discrepancy_of(measured)
+def _low_fidelity_note(off: float) -> list[str]:
     if off <= MAX_DISCREPANCY:
         return []
     return [

@@ -16,13 +16,12 @@ from app.charts.base.figure import (
     FigureMeta,
     ItemsByAxis,
     PlotlyFigure,
-    box,
     layout,
     meta,
     row_axis,
 )
 from app.charts.base.heatmap import Floats, heatmap_by_step, row_label
-from app.charts.base.plotly import PlotlyLine, PlotlyTrace
+from app.charts.base.plotly import PlotlyLine, PlotlyTrace, box
 from app.charts.base.step_axis import StepAxis, StepEvent, event_lines
 from app.charts.base.theme import SCALE_MAX, SCALE_MIN, Theme
 from app.charts.job.step_times import LEFT_PX

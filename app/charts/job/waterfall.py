@@ -12,14 +12,15 @@ from dataclasses import dataclass
 from itertools import accumulate
 
 from app import formatting
-from app.charts.base.figure import PlotlyFigure, meta, rows_layout
+from app.charts.base.bars import bars_of, rows_layout
+from app.charts.base.figure import PlotlyFigure, meta
 from app.charts.base.theme import Theme
 from app.result.causes import cause_name, cause_of
 from app.result.finding import Finding
-from app.result.sentence import MIN_UNEXPLAINED_SHARE
 from app.result.window_result import WindowResult
+from app.result.words import MIN_UNEXPLAINED_SHARE
 
-# A smaller difference between costs one by one and together is that of means over other steps.
+# Single costs are means over different steps, so their sum is off the joint cost by less than this.
 _MIN_JOINT_SHARE = 0.02
 # More causes than this are one bar.
 _MAX_CAUSES = 6
@@ -48,8 +49,8 @@ def has_losses(result: WindowResult) -> bool:
 
 
 def _costly(result: WindowResult) -> list[Finding]:
-    found = (finding for finding in result.findings or () if (finding.cost or 0.0) > 0)
-    return sorted(found, key=lambda finding: -(finding.cost or 0.0))
+    costly = [finding for finding in result.findings or () if _cost(finding) > 0]
+    return sorted(costly, key=lambda finding: -_cost(finding))
 
 
 def loss_parts(result: WindowResult, theme: Theme) -> list[LossPart]:
@@ -62,7 +63,7 @@ def loss_parts(result: WindowResult, theme: Theme) -> list[LossPart]:
         return []
     named = _costly(result)
     within = [_cost(finding) for finding in named if not _is_between(finding)]
-    # What lies between steps is a share of all time, and all else one of the steps.
+    # Costs between steps are shares of all time, all other costs shares of the steps' time.
     of_steps = max(0.0, 1 - sum(_cost(finding) for finding in named if _is_between(finding)))
     ideal, unexplained = rest.ideal_share, rest.share
     joint = 1 - ideal - unexplained - sum(within)
@@ -107,41 +108,32 @@ def waterfall(result: WindowResult, *, theme: Theme) -> PlotlyFigure:
     begins = [0.0, *ends][: len(ends)]
     rows = [*parts, LossPart("Recorded", 1.0, theme.rec)]
     low_ends = [*(min(pair) for pair in zip(begins, ends, strict=True)), 0.0]
+    labels = [row.label for row in rows]
     values = [formatting.percent(row.share) for row in rows]
     frame = rows_layout(
-        [row.label for row in rows],
-        (min([0.0, *ends]), max([1.0, *ends])),
-        theme,
-        height_px=_ROW_PX * len(rows) + 20,
+        labels, (min([0.0, *ends]), max([1.0, *ends])), theme, height_px=_ROW_PX * len(rows) + 20
     )
     return PlotlyFigure(
         data=[
-            {
-                "type": "bar",
-                "orientation": "h",
-                "base": low_ends,
-                "x": [abs(row.share) for row in rows],
-                "y": list(range(len(rows))),
-                "width": 0.56,
-                "marker": {
+            bars_of(
+                labels,
+                [abs(row.share) for row in rows],
+                theme,
+                base=low_ends,
+                marker={
                     "color": [row.colour for row in rows],
                     "line": {"width": 0},
                     "pattern": {"shape": ["/" if row.is_guess else "" for row in rows]},
                 },
-                "text": values,
-                "customdata": [row.label for row in rows],
-                "textposition": "outside",
-                "textfont": {"size": 12, "color": theme.ink},
-                "cliponaxis": False,
-                "constraintext": "none",
-                "hovertemplate": "%{customdata}<br><b>%{text}</b> of the step<extra></extra>",
-            }
+                text=values,
+                hovertemplate="%{customdata}<br><b>%{text}</b> of the step<extra></extra>",
+            )
         ],
         layout=frame,
         meta=meta(
             _sentence(parts),
             ["part", "share of the recorded step"],
-            [[row.label, value] for row, value in zip(rows, values, strict=True)],
+            [[label, value] for label, value in zip(labels, values, strict=True)],
             note=_note(parts),
         ),
     )

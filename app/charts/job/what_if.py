@@ -4,11 +4,17 @@ from collections.abc import Mapping, Sequence
 
 from app import formatting
 from app.charts.base.figure import Cell, PlotlyFigure, layout, meta
-from app.charts.base.plotly import PlotlyLine, PlotlyTrace
+from app.charts.base.plotly import PlotlyLine, PlotlyTrace, line_style
 from app.charts.base.step_axis import StepAxis, area_over_steps, line_over_steps, time_axis
 from app.charts.base.theme import Theme
 
 _LEFT_PX = 56
+_KINDS = {
+    "recorded": "recorded",
+    "simulated": "simulated",
+    "what_if": "what if",
+    "ideal": "without stragglers",
+}
 
 Seconds = Sequence[float]
 
@@ -23,7 +29,7 @@ def what_if(
     """
     at = StepAxis.over(steps)
     step_time_s = _scaled_to_the_record(step_time_s)
-    times = [time_s for of_kind in step_time_s.values() for time_s in of_kind]
+    times = [time_s for times_s in step_time_s.values() for time_s in times_s]
     return PlotlyFigure(
         data=_traces(at, step_time_s, theme),
         layout=layout(
@@ -39,14 +45,7 @@ def what_if(
         ),
         meta=meta(
             _sentence(step_time_s),
-            [
-                "step",
-                "recorded, s",
-                "simulated, s",
-                "what if, s",
-                "without stragglers, s",
-                "speed-up",
-            ],
+            ["step", *(f"{kind}, s" for kind in _KINDS.values()), "speed-up"],
             _rows(steps, step_time_s),
         ),
     )
@@ -65,24 +64,17 @@ def _scaled_to_the_record(step_time_s: Mapping[str, Seconds]) -> dict[str, Secon
 def _traces(at: StepAxis, times: Mapping[str, Seconds], theme: Theme) -> list[PlotlyTrace]:
     simulated, asked, ideal = times["simulated"], times["what_if"], times["ideal"]
     return [
-        _area(at, asked, ideal, "still lost", theme.lost_area),
-        _area(at, simulated, asked, "won back", theme.ok_area),
-        _line(at, ideal, "without stragglers", (theme.ok, 1.75, "dash")),
-        _line(at, simulated, "simulated", (theme.sim, 1, "dot")),
-        _line(at, times["recorded"], "recorded", (theme.rec, 1.5, "solid")),
-        _line(at, asked, "what if", (theme.accent, 2.25, "dashdot")),
+        area_over_steps(at, [*map(max, asked, ideal)], ideal, "still lost", theme.lost_area),
+        area_over_steps(at, [*map(max, simulated, asked)], asked, "won back", theme.ok_area),
+        _line(at, ideal, "without stragglers", line_style(theme.ok, 1.75, "dash")),
+        _line(at, simulated, "simulated", line_style(theme.sim, 1, "dot")),
+        _line(at, times["recorded"], "recorded", line_style(theme.rec, 1.5, "solid")),
+        _line(at, asked, "what if", line_style(theme.accent, 2.25, "dashdot")),
     ]
 
 
-def _area(at: StepAxis, upper: Seconds, lower: Seconds, name: str, colour: str) -> PlotlyTrace:
-    """The area between two lines, where the upper one is above."""
-    return area_over_steps(at, [*map(max, upper, lower)], lower, name, colour)
-
-
-def _line(at: StepAxis, times_s: Seconds, name: str, style: tuple[str, float, str]) -> PlotlyTrace:
-    colour, width_px, dash = style
-    line: PlotlyLine = {"color": colour, "width": width_px, "dash": dash}
-    return line_over_steps(at, times_s, name, line, " s", is_marked=width_px >= 1.5)
+def _line(at: StepAxis, times_s: Seconds, name: str, line: PlotlyLine) -> PlotlyTrace:
+    return line_over_steps(at, times_s, name, line, " s", is_marked=line["width"] >= 1.5)
 
 
 def _sentence(step_time_s: Mapping[str, Seconds]) -> str:
@@ -95,17 +87,12 @@ def _sentence(step_time_s: Mapping[str, Seconds]) -> str:
 
 
 def _rows(steps: Sequence[int], times: Mapping[str, Seconds]) -> list[list[Cell]]:
-    kinds = ("recorded", "simulated", "what_if", "ideal")
     return [
-        [step, *(f"{times[kind][at]:.3f}" for kind in kinds), _speed_up(times, at)]
+        [step, *(f"{times[kind][at]:.3f}" for kind in _KINDS), _speed_up(times, at)]
         for at, step in enumerate(steps)
     ]
 
 
 def _speed_up(times: Mapping[str, Seconds], at: int) -> Cell:
-    asked_s = times["what_if"][at]
-    return (
-        formatting.ratio(times["simulated"][at] / asked_s)
-        if asked_s > 0
-        else formatting.NOT_MEASURED
-    )
+    simulated_s, asked_s = times["simulated"][at], times["what_if"][at]
+    return formatting.ratio(simulated_s / asked_s) if asked_s > 0 else formatting.NOT_MEASURED

@@ -4,7 +4,7 @@ The worker heatmap outlines the workers that findings name, and crosses out sile
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import Literal
 
@@ -17,6 +17,7 @@ from app.charts.job.step_heatmaps import dp_steps, worker_steps
 from app.charts.job.waits import waited_for
 from app.charts.job.waterfall import has_losses, waterfall
 from app.charts.worker.heatmap import Sort, worker_heatmap
+from app.charts.worker.host_grid import Racks, host_grid
 from app.formatting import Hosts
 from app.result import causes
 from app.result.finding import Finding
@@ -43,14 +44,14 @@ def culprit_workers(result: WindowResult, hosts: Hosts | None) -> list[Worker] |
 def _workers_named_in(
     result: WindowResult, findings: Iterable[Finding], hosts: Hosts
 ) -> list[Worker]:
-    found: set[Worker] = set()
+    workers: set[Worker] = set()
     for culprit in (culprit for finding in findings for culprit in finding.culprits):
         if culprit.dp_rank is not None and culprit.stage is not None:
-            found.add((culprit.dp_rank, culprit.stage))
+            workers.add((culprit.dp_rank, culprit.stage))
         elif culprit.host is not None and culprit.dp_rank is None and culprit.stage is None:
-            found |= {worker for worker, host in hosts.items() if host == culprit.host}
+            workers |= {worker for worker, host in hosts.items() if host == culprit.host}
     sizes = result.job
-    return sorted(w for w in found if w[0] < sizes.dp_size and w[1] < sizes.pp_size)
+    return sorted(w for w in workers if w[0] < sizes.dp_size and w[1] < sizes.pp_size)
 
 
 PerStep = Literal["worker_slowdown", "dp_rank_slowdown", "waited_for_s"]
@@ -62,7 +63,7 @@ class ChartOptions:
 
     `axis` is that of the step-time chart above: given it, both have the same x positions.
     `events` are lines through all charts over time. `silent` are workers of which nothing comes
-    now, whatever the window's findings say.
+    now, whatever the window's findings say. `racks` are those of the workers, as far as known.
     """
 
     theme: Theme
@@ -70,7 +71,8 @@ class ChartOptions:
     axis: StepAxis | None = None
     sort: Sort = "rank"
     events: Sequence[StepEvent] = ()
-    silent: Sequence[tuple[int, int]] = ()
+    silent: Sequence[Worker] = ()
+    racks: Racks = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,22 +105,34 @@ def _per_step(result: WindowResult) -> FiguresByStep:
     return result.per_step
 
 
+def _workers(result: WindowResult, setting: ChartOptions) -> PlotlyFigure:
+    """Workers by dp rank and stage, or their hosts by rack, where these are known."""
+    slowdown, named = result.worker_slowdown or (), culprit_workers(result, setting.hosts)
+    silent = sorted({*silent_workers(result), *setting.silent})
+    if setting.sort == "rack" and setting.hosts:
+        return host_grid(
+            slowdown,
+            hosts=setting.hosts,
+            racks=setting.racks,
+            theme=setting.theme,
+            named=named,
+            silent=silent,
+        )
+    return worker_heatmap(
+        slowdown,
+        hosts=setting.hosts,
+        theme=setting.theme,
+        sort=setting.sort,
+        silent=silent,
+        named=named,
+    )
+
+
 WINDOW_CHARTS: dict[str, WindowChart] = {
     "waterfall": WindowChart(
         lambda result, setting: waterfall(result, theme=setting.theme), needs=has_losses
     ),
-    "workers": WindowChart(
-        lambda result, setting: worker_heatmap(
-            result.worker_slowdown or (),
-            hosts=setting.hosts,
-            theme=setting.theme,
-            sort=setting.sort,
-            silent=sorted({*silent_workers(result), *setting.silent}),
-            named=culprit_workers(result, setting.hosts),
-        ),
-        needs=attrgetter("worker_slowdown"),
-        names_hosts=True,
-    ),
+    "workers": WindowChart(_workers, needs=attrgetter("worker_slowdown"), names_hosts=True),
     "optypes": WindowChart(
         lambda result, setting: optypes(
             result.optype_slowdown, times=result.optype_time_s, theme=setting.theme

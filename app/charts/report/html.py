@@ -209,14 +209,12 @@ def report_figures(
 ) -> dict[str, tuple[str, PlotlyFigure]]:
     """Title and figure by the chart's name, in the order of the page."""
     setting = ChartOptions(theme, hosts, _axis(result))
-    found = {
-        key: (title, figure)
-        for key, title in _TITLES.items()
+    first = (_LOSSES, _leading_chart(result))
+    return {
+        key: (_TITLES[key], figure)
+        for key in sorted(_TITLES, key=lambda key: key not in first)
         if (figure := _figure(key, result, setting)) is not None
     }
-    lead = _leading_chart(result)
-    first = (_LOSSES, lead)
-    return {key: found[key] for key in sorted(found, key=lambda key: key not in first)}
 
 
 def _leading_chart(result: WindowResult) -> str:
@@ -230,29 +228,27 @@ def _axis(result: WindowResult) -> StepAxis:
 
 
 def _figure(key: str, result: WindowResult, setting: ChartOptions) -> PlotlyFigure | None:
-    is_low = result.fidelity.verdict == "low"
-    if key in _BLAMING and is_low:
-        return None
     if key == _STEPS:
         return step_times(_points(result), theme=setting.theme, at=setting.axis)
-    if key == "dp-steps" and _leading_chart(result) != key:
-        return None  # it says something where lengths are uneven, and little elsewhere
-    if key == "stages" and result.job.pp_size == 1:
-        return None
     chart = WINDOW_CHARTS[key]
-    if key == _WAITS and not has_material_waits(result):
-        return None
-    can_draw = chart.can_draw(result) and chart.has_steps(result)
+    is_left_out = (
+        (key in _BLAMING and result.fidelity.verdict == "low")
+        # It says something where lengths are uneven, and little elsewhere.
+        or (key == "dp-steps" and _leading_chart(result) != key)
+        or (key == "stages" and result.job.pp_size == 1)
+        or (key == _WAITS and not has_material_waits(result))
+    )
+    can_draw = not is_left_out and chart.can_draw(result) and chart.has_steps(result)
     return chart.draw(result, setting) if can_draw else None
 
 
 def _points(result: WindowResult) -> list[StepPoint]:
     times = result.step_time_s
-    of_steps = zip(result.steps, times.recorded, times.simulated, times.ideal, strict=True)
+    measured = map(StepPoint, result.steps, times.recorded, times.simulated, times.ideal)
     skipped = (
         StepPoint(record.step, None, None, None, record.reason) for record in result.skipped_steps
     )
-    return sorted([*(StepPoint(*times) for times in of_steps), *skipped], key=lambda one: one.step)
+    return sorted([*measured, *skipped], key=lambda point: point.step)
 
 
 # Nothing may be fetched: the file has to work offline, and in ten years.
@@ -347,6 +343,9 @@ def _page(
         }
         for theme, by_key in drawn.items()
     }
+    # Neither "</script>" nor "<!--" inside a text may mean anything to the page.
+    figures_text = json.dumps(figures, allow_nan=False, separators=(",", ":"))
+    figures_text = figures_text.replace("<", "\\u003c")
     font = (
         "@font-face { font-family: Inter; font-weight: 100 900; "
         f"src: url({font_address}) format('woff2') }}\n"
@@ -365,14 +364,13 @@ def _page(
         measured_steps(result),
         ruled_out(result),
         "</div></details></div>",
-        _PAGE_FOOT.format(figures=_json(figures), script=script, draw=draw),
+        _PAGE_FOOT.format(figures=figures_text, script=script, draw=draw),
     ]
     return "\n".join(parts)
 
 
 def _opening(result: WindowResult, state: JobState, name: str) -> str:
-    found = headline(state, result, JobFacts())
-    job = result.job
+    text, job = headline(state, result, JobFacts()), result.job
     others = (("tp", job.tp_size), ("vpp", job.vpp_size), ("dsp", job.dsp_size))
     sizes = [("dp", job.dp_size), ("pp", job.pp_size)]
     sizes += [(axis, size) for axis, size in others if size > 1]
@@ -381,7 +379,7 @@ def _opening(result: WindowResult, state: JobState, name: str) -> str:
     return (
         f'<p class="crumbs"><b>{escape(name)}</b> {escape(shape)}, {gpus}</p>'
         f'<p class="state is-{state}">{state.replace("-", " ").capitalize()}</p>'
-        f"<h1>{escape(found.sentence)}</h1><p>{escape(found.sub)}</p>"
+        f"<h1>{escape(text.sentence)}</h1><p>{escape(text.sub)}</p>"
     )
 
 
@@ -396,8 +394,3 @@ def _card(name: str, title: str, figure: PlotlyFigure) -> str:
         f'aria-label="{escape(figure_meta["text"])}"></div>{note}'
         f"<details><summary>Show table</summary>{table(figure_meta['table'])}</details></section>"
     )
-
-
-def _json(content: object) -> str:
-    # Neither "</script>" nor "<!--" inside a text may mean anything to the page.
-    return json.dumps(content, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")

@@ -42,14 +42,14 @@ def png(figure: PlotlyFigure, theme: Theme, *, width_px: int) -> bytes:
     # Nothing from a network: Plotly is the installed one, and MathJax is not wanted.
     page = {"plotlyjs": script, "mathjax": False, "timeout": TIMEOUT_S} | _browser()
     try:
-        found: bytes = kaleido.calc_fig_sync(drawn, options, kopts=page)
+        picture: bytes = kaleido.calc_fig_sync(drawn, options, kopts=page)
     except TimeoutError as error:
         raise Unavailable(
             f"the picture was not drawn within {TIMEOUT_S:.0f} s: try again"
         ) from error
     except (RuntimeError, OSError) as error:
         raise NotInstalled(f"kaleido cannot draw here: {error}; it needs Chromium") from error
-    return found
+    return picture
 
 
 def _browser() -> dict[str, str]:

@@ -9,7 +9,7 @@ from app.charts.job.waits import cost_text, remarks
 from app.result import causes
 from app.result.causes import cause_name
 from app.result.figures import MAX_DISCREPANCY
-from app.result.finding import Finding
+from app.result.finding import OLD_HIDDEN_COST, Finding
 from app.result.record import Json
 from app.result.window_result import WindowResult, mean_s, num_steps
 
@@ -21,16 +21,12 @@ _HOURS_A_DAY = 24
 
 def stats(result: WindowResult) -> str:
     """The strip of figures with their meaning."""
-    cells = "".join(
-        f'<div><dt>{escape(label)}</dt><dd class="{_class_of(figure)}">{escape(figure)}</dd>'
-        f"<dd>{escape(note)}</dd></div>"
-        for label, figure, note in _stat_rows(result)
-    )
+    cells = ""
+    for label, figure, note in _stat_rows(result):
+        look = "figure is-unknown" if figure == formatting.NOT_MEASURED else "figure"
+        cells += f'<div><dt>{escape(label)}</dt><dd class="{look}">{escape(figure)}</dd>'
+        cells += f"<dd>{escape(note)}</dd></div>"
     return f'<dl class="stats">{cells}</dl>'
-
-
-def _class_of(figure: str) -> str:
-    return "figure is-unknown" if figure == formatting.NOT_MEASURED else "figure"
 
 
 def _stat_rows(result: WindowResult) -> list[Row]:
@@ -126,49 +122,57 @@ _MAX_LISTED = 12
 
 def findings(result: WindowResult) -> str:
     """Each cause with its share of the loss, its sentence and its evidence."""
-    found = result.findings
-    if found is None:
+    causes_shown = result.findings
+    if causes_shown is None:
         body = "<p>The data allow no diagnosis: see the checked causes under Details.</p>"
-    elif not found:
-        said = remarks(result) or ["Nothing stands out."]
-        body = "".join(f"<p>{escape(sentence)}</p>" for sentence in said)
+    elif not causes_shown:
+        sentences = remarks(result) or ["Nothing stands out."]
+        body = "".join(f"<p>{escape(sentence)}</p>" for sentence in sentences)
     else:
         num_stages = len(result.stage_share or ())
-        body = f"<ol>{''.join(_finding(finding, num_stages) for finding in found)}</ol>"
-    note = '<p class="note">Causes may overlap.</p>' if len(found or ()) > 1 else ""
+        body = f"<ol>{''.join(_finding(finding, num_stages) for finding in causes_shown)}</ol>"
+    note = '<p class="note">Causes may overlap.</p>' if len(causes_shown or ()) > 1 else ""
     return f'<section class="card findings"><h2>Findings</h2>{note}{body}</section>'
 
 
-def _finding(found: Finding, num_stages: int) -> str:
-    sure = formatting.confidence(found.confidence)
-    onset, end = found.onset_step, found.end_step
-    since = "before recording began" if onset is None else _when(onset, found.onset_at)
-    until = [] if end is None else [("Until", _when(end, found.ended_at))]
-    times = [("Since", since), *until]
-    after = "".join(f"<p>{escape(near.sentence)}</p>" for near in found.after or ())
-    evidence = ((_label(name), _evidence(name, value)) for name, value in found.evidence.items())
+def _finding(finding: Finding, num_stages: int) -> str:
+    sure = formatting.confidence(finding.confidence)
+    end = finding.end_step
+    until = "" if end is None else _when(end, finding.ended_at)
+    facts = [("Since", _since(finding)), ("Until", until)]
+    for name, value in finding.evidence.items():
+        if name == OLD_HIDDEN_COST:
+            continue
+        is_waits = name == "arrivals" and isinstance(value, Mapping)
+        label = name.replace("_", " ").replace("-", " ").capitalize()
+        facts.append((label, _waits(value) if is_waits else _text(value)))
+    after = "".join(f"<p>{escape(near.sentence)}</p>" for near in finding.after or ())
+    costs = cost_text(finding)
+    share = "no figure" if costs is None else f"<b>{escape(costs)}</b> of GPU time"
     return (
-        f'<li><p class="share">{_cost(found)}</p><div><h3>{escape(_title(found, num_stages))}</h3>'
-        f'<p>{escape(_sentence(found.sentence))}</p>{after}<p class="sure">{sure}</p>'
-        f"<details><summary>Evidence</summary>{fact_list([*times, *evidence])}</details>"
-        "</div></li>"
+        f'<li><p class="share">{share}</p><div><h3>{escape(_title(finding, num_stages))}</h3>'
+        f'<p>{escape(_sentence(finding.sentence))}</p>{after}<p class="sure">{sure}</p>'
+        f"<details><summary>Evidence</summary>{fact_list(facts)}</details></div></li>"
     )
 
 
+def _since(finding: Finding) -> str:
+    if finding.onset_step is not None:
+        return _when(finding.onset_step, finding.onset_at)
+    if finding.onset_by_step is not None:
+        return f"step {formatting.count(finding.onset_by_step)} or before"
+    return "before recording began"
+
+
 def _when(step: int, at: str | None) -> str:
-    """Date, time and step: the report is read later."""
+    """Date, time and step, as a report may be read much later."""
     return formatting.since_words(step, formatting.unix_time(at), now_s=0.0)
 
 
-def _cost(found: Finding) -> str:
-    costs = cost_text(found)
-    return "no figure" if costs is None else f"<b>{escape(costs)}</b> of GPU time"
-
-
-def _title(found: Finding, num_stages: int) -> str:
-    culprits = found.culprits
+def _title(finding: Finding, num_stages: int) -> str:
+    culprits = finding.culprits
     is_last = len(culprits) == 1 and culprits[0].stage == num_stages - 1 > 0
-    cause = formatting.upper_first(cause_name(found.cause, is_last_stage=is_last))
+    cause = formatting.upper_first(cause_name(finding.cause, is_last_stage=is_last))
     named = [culprit.name(names_unknown_host=True) for culprit in culprits[:_MAX_CULPRITS]]
     more = len(culprits) - len(named)
     where = [words for words in (*named, f"{more} more" if more > 0 else "") if words]
@@ -189,16 +193,8 @@ def ruled_out(result: WindowResult) -> str:
 
 
 def _sentence(text: str) -> str:
-    said = formatting.with_times_sign(formatting.bidi_isolated(text)).removesuffix(".")
-    return f"{said if said.startswith('dp ') else formatting.upper_first(said)}."
-
-
-def _label(name: str) -> str:
-    return name.replace("_", " ").replace("-", " ").capitalize()
-
-
-def _evidence(name: str, value: Json) -> str:
-    return _waits(value) if name == "arrivals" and isinstance(value, Mapping) else _text(value)
+    sentence = formatting.with_times_sign(formatting.bidi_isolated(text)).removesuffix(".")
+    return f"{sentence if sentence.startswith('dp ') else formatting.upper_first(sentence)}."
 
 
 def _waits(arrivals: Mapping[str, Json]) -> str:
@@ -230,17 +226,16 @@ def _text(value: Json) -> str:
         case str():
             return formatting.bidi_isolated(value)
         case Sequence():
-            return _listed([_worker(item) if _is_worker(item) else _text(item) for item in value])
+            return _listed([_worker(item) or _text(item) for item in value])
     return formatting.bidi_isolated(str(value))
 
 
-def _is_worker(value: Json) -> bool:
-    is_pair = isinstance(value, (list, tuple)) and len(value) == 2
-    return is_pair and all(isinstance(number, int) for number in value)
-
-
-def _worker(pair: Sequence[int]) -> str:
-    return f"dp {pair[0]} stage {pair[1]}"
+def _worker(value: Json) -> str:
+    """A pair of dp rank and stage in words; "" where the value is none."""
+    match value:
+        case [int(dp_rank), int(stage)]:
+            return f"dp {dp_rank} stage {stage}"
+    return ""
 
 
 def _listed(texts: Sequence[str]) -> str:

@@ -6,20 +6,13 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import product
 
 import numpy as np
 
 from app import formatting
-from app.charts.base.figure import (
-    Bar,
-    PlotlyFigure,
-    axis,
-    bar_layout,
-    bar_trace,
-    meta,
-    numbers,
-    title,
-)
+from app.charts.base.bars import Bar, bar_layout, bar_trace
+from app.charts.base.figure import PlotlyFigure, axis, meta, numbers, title
 from app.charts.base.plotly import HoverValue, PlotlyAxis, PlotlyMarker, PlotlyPattern, PlotlyTrace
 from app.charts.base.theme import Theme
 from app.engine.timeline.step_run import Activity, Bars, StepRun, op_labels
@@ -34,24 +27,22 @@ RUNS = ("recorded", "ideal")
 
 @dataclass(frozen=True, slots=True)
 class LaneLayout:
-    """Heights in pixels from the top of the plot; `run` is 0 for recorded and 1 for ideal."""
+    """Heights in pixels from the top of the plot; `run` is 0 for recorded and 1 for ideal.
+
+    `lane_px` is from one stage to the next, `bar_px` of a bar of computing or waiting, and
+    `transfer_px` of one of moving data.
+    """
 
     pp_size: int
+    lane_px: int
+    bar_px: int
+    transfer_px: int
 
-    @property
-    def lane_px(self) -> int:
-        """From one stage to the next."""
-        return self._size[1]
-
-    @property
-    def bar_px(self) -> int:
-        """A bar of computing or waiting."""
-        return self._size[2]
-
-    @property
-    def transfer_px(self) -> int:
-        """A bar of moving data."""
-        return self._size[3]
+    @classmethod
+    def of(cls, pp_size: int) -> "LaneLayout":
+        """Of so many stages: the more there are, the lower is each."""
+        sizes = next(sizes for most, *sizes in _LANE_SIZES if pp_size <= most)
+        return cls(pp_size, *sizes)
 
     @property
     def height_px(self) -> int:
@@ -65,8 +56,8 @@ class LaneLayout:
 
     def top(self, run: int) -> int:
         """Top of the run's lanes, under its header."""
-        of_run = _HEADER_PX + self.pp_size * self.lane_px + _BETWEEN_PX
-        return _HEADER_PX + run * of_run
+        run_px = _HEADER_PX + self.pp_size * self.lane_px + _BETWEEN_PX
+        return _HEADER_PX + run * run_px
 
     def bottom(self, run: int) -> int:
         """Bottom of the run's lanes."""
@@ -80,10 +71,6 @@ class LaneLayout:
         """The middle of its transfers, beneath."""
         below = self.bar_px / 2 + self.clear_px + self.transfer_px / 2 + 2
         return self.bar_y(run, stage) + below
-
-    @property
-    def _size(self) -> tuple[int, int, int, int]:
-        return next(size for size in _LANE_SIZES if self.pp_size <= size[0])
 
 
 _MAX_TICKS = 13
@@ -133,19 +120,14 @@ _DRAWING_ORDER: tuple[Activity, ...] = (
 
 
 def bar_traces(
-    view: StepView,
-    found: Sequence[tuple[int, Bars]],
-    places: LaneLayout,
-    theme: Theme,
-    px_s: float,
+    view: StepView, lanes: Sequence[tuple[int, Bars]], places: LaneLayout, theme: Theme, px_s: float
 ) -> list[PlotlyTrace]:
-    """One trace an activity and run; `found` are bars with 0 for recorded and 1 for ideal."""
+    """One trace an activity and run; `lanes` are bars with 0 for recorded and 1 for ideal."""
     traces: list[PlotlyTrace] = []
-    for run in range(len(RUNS)):
-        for activity in _DRAWING_ORDER:
-            mine = [bars for which, bars in found if (which, bars.activity) == (run, activity)]
-            if any(bars.op.size for bars in mine):
-                traces.append(_trace(view, run, mine, places, theme, px_s))
+    for run, activity in product(range(len(RUNS)), _DRAWING_ORDER):
+        stages = [bars for at, bars in lanes if (at, bars.activity) == (run, activity)]
+        if any(bars.op.size for bars in stages):
+            traces.append(_trace(view, run, stages, places, theme, px_s))
     return traces
 
 
@@ -153,24 +135,19 @@ def op_name(run: StepRun, op: int) -> str:
     """Label of an operation: forward, micro-batch 3."""
     name = run.template.name(op)
     microbatch = op_labels(run.template, op).get("microbatch")
-    of = "" if microbatch is None else f", micro-batch {microbatch}"
-    return formatting.chart_label(_SHORT_NAMES.get(name, name)) + of
+    number = "" if microbatch is None else f", micro-batch {microbatch}"
+    return formatting.chart_label(_SHORT_NAMES.get(name, name)) + number
 
 
 def _trace(
-    view: StepView,
-    run: int,
-    mine: Sequence[Bars],
-    places: LaneLayout,
-    theme: Theme,
-    px_s: float,
+    view: StepView, run: int, stages: Sequence[Bars], places: LaneLayout, theme: Theme, px_s: float
 ) -> PlotlyTrace:
-    activity = mine[0].activity
-    of_run = view.ideal if run else view.recorded
-    start_s = np.concatenate([bars.start_s for bars in mine])
-    long_s = np.concatenate([bars.end_s for bars in mine]) - start_s
+    activity = stages[0].activity
+    step_run = view.ideal if run else view.recorded
+    start_s = np.concatenate([bars.start_s for bars in stages])
+    long_s = np.concatenate([bars.end_s for bars in stages]) - start_s
     y_of = places.transfer_y if activity == "transfer" else places.bar_y
-    y = [y_of(run, bars.stage) for bars in mine for _ in range(bars.op.size)]
+    y = [y_of(run, bars.stage) for bars in stages for _ in range(bars.op.size)]
     trace: PlotlyTrace = {
         "type": "bar",
         "orientation": "h",
@@ -183,9 +160,19 @@ def _trace(
     }
     if activity == "waiting":
         return trace | {"hoverinfo": "skip"}
-    trace["customdata"] = [text for bars in mine for text in _hover_data(of_run, bars)]
+    trace["customdata"] = [row for bars in stages for row in _hover_data(step_run, bars)]
     trace["hovertemplate"] = "%{customdata[0]}<extra></extra>"
-    return trace | _micro_batches(of_run, mine, theme, px_s)
+    if activity in ("forward", "backward"):
+        colour = theme.on_fwd if activity == "forward" else "#FFFFFF"
+        trace |= {
+            "text": [text for bars in stages for text in _micro_batches(step_run, bars, px_s)],
+            "textposition": "inside",
+            "insidetextanchor": "middle",
+            "textangle": 0,
+            "constraintext": "none",
+            "textfont": {"size": 11, "color": colour},
+        }
+    return trace
 
 
 def _marker(activity: Activity, theme: Theme) -> PlotlyMarker:
@@ -210,7 +197,7 @@ _CLEAR = "rgba(0,0,0,0)"
 
 
 def _hatch(theme: Theme) -> PlotlyPattern:
-    """What stands for waiting."""
+    """The hatch of waiting."""
     return {
         "shape": "/",
         "size": 6,
@@ -222,41 +209,26 @@ def _hatch(theme: Theme) -> PlotlyPattern:
 
 
 def _hover_data(run: StepRun, bars: Bars) -> list[list[HoverValue]]:
-    """Of each bar: what hovering says, its run, stage, op type and number; no type for several."""
-    found: list[list[HoverValue]] = []
+    """The hover text of each bar, its run, stage, op type and number; no type for several."""
+    rows: list[list[HoverValue]] = []
     columns = (bars.start_s, bars.end_s, bars.op, bars.num_ops)
     for start_s, end_s, op, num in zip(*(column.tolist() for column in columns), strict=True):
         name = op_name(run, op)
-        what = f"{formatting.plural(num, 'operation')} from {name} on" if num > 1 else name
-        length = formatting.seconds(end_s - start_s)
-        text = f"{what}, stage {bars.stage}<br><b>{length}</b> from {formatting.seconds(start_s)}"
+        subject = f"{formatting.plural(num, 'operation')} from {name} on" if num > 1 else name
+        start, length = formatting.seconds(start_s), formatting.seconds(end_s - start_s)
+        text = f"{subject}, stage {bars.stage}<br><b>{length}</b> from {start}"
         optype = run.template.name(op) if num == 1 else None
-        found.append([text, run.kind, bars.stage, optype, int(run.template.seq_id[op])])
-    return found
+        rows.append([text, run.kind, bars.stage, optype, int(run.template.seq_id[op])])
+    return rows
 
 
-def _micro_batches(run: StepRun, mine: Sequence[Bars], theme: Theme, px_s: float) -> PlotlyTrace:
-    activity = mine[0].activity
-    if activity not in ("forward", "backward"):
-        return {}
-    return {
-        "text": [text for bars in mine for text in _numbers_in(run, bars, px_s)],
-        "textposition": "inside",
-        "insidetextanchor": "middle",
-        "textangle": 0,
-        "constraintext": "none",
-        "textfont": {"size": 11, "color": theme.on_fwd if activity == "forward" else "#FFFFFF"},
-    }
-
-
-def _numbers_in(run: StepRun, bars: Bars, px_s: float) -> list[str]:
-    numbers_of = run.template.mb_id[bars.op].tolist()
-    is_wide = bars.end_s - bars.start_s >= _MIN_NUMBER_PX * px_s
-    has_one = is_wide & (bars.num_ops == 1)
-    return [
-        str(number) if wide and number >= 0 else ""
-        for number, wide in zip(numbers_of, has_one.tolist(), strict=True)
-    ]
+def _micro_batches(run: StepRun, bars: Bars, px_s: float) -> list[str]:
+    """The micro-batch of each bar that has one and room for its number; else ""."""
+    microbatch = run.template.mb_id[bars.op]
+    has_room = bars.end_s - bars.start_s >= _MIN_NUMBER_PX * px_s
+    is_shown = has_room & (bars.num_ops == 1) & (microbatch >= 0)
+    texts: list[str] = np.where(is_shown, microbatch.astype(str), "").tolist()
+    return texts
 
 
 def waiting_by_stage(

@@ -1,12 +1,14 @@
 """The critical path of a step: outlined on the timeline, and its length by part."""
 
+import math
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from app import formatting
-from app.charts.base.figure import Bar, PlotlyFigure, bar_layout, bar_trace, meta, numbers
+from app.charts.base.bars import Bar, bar_layout, bar_trace
+from app.charts.base.figure import PlotlyFigure, meta, numbers
 from app.charts.base.plotly import PlotlyTrace
 from app.charts.base.theme import Theme
 from app.charts.timeline.bars import LaneLayout
@@ -45,11 +47,8 @@ class PathBox:
 
 def path_line(boxes: Sequence[PathBox], theme: Theme) -> PlotlyTrace:
     """One line trace with all outlines and the lines that join them."""
-    points: list[Point] = []
-    for box in boxes:
-        points += box.outline()
-    for one, two in pairwise(boxes):
-        points += _join(one, two)
+    points = [point for box in boxes for point in box.outline()]
+    points += [point for before, after in pairwise(boxes) for point in _join(before, after)]
     x, y = zip(*points, strict=True) if points else ((), ())
     return {
         "type": "scatter",
@@ -67,14 +66,13 @@ def path_boxes(
     links: Sequence[PathLink], dp_rank: int, op_types: OpTypes, places: LaneLayout, px_s: float
 ) -> list[PathBox]:
     """The outlines of those links that one dp rank has; slivers of one lane are one outline."""
-    found: list[PathBox] = []
+    boxes: list[PathBox] = []
     for box in _boxes_of_links(links, dp_rank, op_types, places, px_s):
-        last = found[-1] if found else None
-        if last and _is_sliver_beside(last, box, px_s):
-            found[-1] = PathBox(box.number, last.start_s, box.end_s, box.y, box.half_px)
+        if boxes and _is_sliver_beside(boxes[-1], box, px_s):
+            boxes[-1] = replace(box, start_s=boxes[-1].start_s)
         else:
-            found.append(box)
-    return found
+            boxes.append(box)
+    return boxes
 
 
 def _boxes_of_links(
@@ -85,7 +83,7 @@ def _boxes_of_links(
         start_s = now_s + link.gap_s
         now_s = start_s + link.own_s
         if link.dp_rank != dp_rank:
-            number += 1  # what comes after another replica's links is joined to none before
+            number += 1  # links after another replica's are not joined to earlier ones
             continue
         spec = op_types.by_code[op_types.codes[link.optype]]
         if activity_of(spec) != "transfer":
@@ -96,22 +94,22 @@ def _boxes_of_links(
             yield PathBox(number, start_s, now_s, places.transfer_y(0, link.stage), half_px)
 
 
-def _is_sliver_beside(one: PathBox, two: PathBox, px_s: float) -> bool:
+def _is_sliver_beside(before: PathBox, after: PathBox, px_s: float) -> bool:
     narrow_s = _MIN_BAR_PX * px_s
-    is_beside = one.y == two.y and abs(two.start_s - one.end_s) < px_s
-    return is_beside and (two.end_s - two.start_s < narrow_s or one.end_s - one.start_s < narrow_s)
+    is_beside = before.y == after.y and abs(after.start_s - before.end_s) < px_s
+    return is_beside and any(box.end_s - box.start_s < narrow_s for box in (before, after))
 
 
-def _join(one: PathBox, two: PathBox) -> list[Point]:
+def _join(before: PathBox, after: PathBox) -> list[Point]:
     """The line from one box to the next; empty where they touch."""
-    if one.number != two.number:
+    if before.number != after.number:
         return []
-    if one.y == two.y:
-        across = [(one.end_s, one.y), (two.start_s, two.y), _LINE_BREAK]
-        return across if two.start_s > one.end_s else []
-    down = 1 if two.y > one.y else -1
-    from_y, to_y = one.y + down * one.half_px, two.y - down * two.half_px
-    return [(one.end_s, from_y), (one.end_s, to_y), (two.start_s, to_y), _LINE_BREAK]
+    if before.y == after.y:
+        across = [(before.end_s, before.y), (after.start_s, after.y), _LINE_BREAK]
+        return across if after.start_s > before.end_s else []
+    down = 1 if after.y > before.y else -1
+    from_y, to_y = before.y + down * before.half_px, after.y - down * after.half_px
+    return [(before.end_s, from_y), (before.end_s, to_y), (after.start_s, to_y), _LINE_BREAK]
 
 
 _MAX_PARTS = 8
@@ -130,6 +128,7 @@ def path_parts(path: CriticalPath, op_types: OpTypes, *, theme: Theme) -> Plotly
         for part, part_s in shown.items()
     ]
     texts = [formatting.seconds(part_s) for part_s in shown.values()]
+    whole_s = path.length_s or math.inf
     hover = "%{customdata}<br><b>%{text}</b><extra></extra>"
     return PlotlyFigure(
         data=[bar_trace(bars, theme) | {"text": texts, "hovertemplate": hover}],
@@ -137,18 +136,21 @@ def path_parts(path: CriticalPath, op_types: OpTypes, *, theme: Theme) -> Plotly
         meta=meta(
             _sentence(path, parts),
             ["part", "time", "share of the path"],
-            [[part, *_time_and_share(part_s, path.length_s)] for part, part_s in parts.items()],
+            [
+                [part, formatting.seconds(part_s), formatting.percent(part_s / whole_s)]
+                for part, part_s in parts.items()
+            ],
         ),
     )
 
 
 def parts_of(path: CriticalPath, op_types: OpTypes) -> dict[str, float]:
     """Seconds of the path by part, longest first; parts that took nothing are left out."""
-    found: dict[str, float] = defaultdict(float)
+    total_s: dict[str, float] = defaultdict(float)
     for link in path.links:
-        found[_part_of(link, op_types)] += link.own_s
-        found[_LAUNCH] += link.gap_s
-    longest_first = sorted(found.items(), key=lambda item: -item[1])
+        total_s[_part_of(link, op_types)] += link.own_s
+        total_s[_LAUNCH] += link.gap_s
+    longest_first = sorted(total_s.items(), key=lambda item: -item[1])
     return {part: part_s for part, part_s in longest_first if abs(part_s) > 1e-9}
 
 
@@ -186,10 +188,5 @@ def _sentence(path: CriticalPath, parts: dict[str, float]) -> str:
     if not parts:
         return "The critical path takes no time."
     part, part_s = next(iter(parts.items()))
-    whole, largest = formatting.seconds(path.length_s), formatting.seconds(part_s)
-    return f"Of the critical path's {whole}, {largest} are {part[0].lower()}{part[1:]}."
-
-
-def _time_and_share(part_s: float, whole_s: float) -> tuple[str, str]:
-    share = part_s / whole_s if whole_s else 0.0
-    return formatting.seconds(part_s), formatting.percent(share)
+    total, largest = formatting.seconds(path.length_s), formatting.seconds(part_s)
+    return f"Of the critical path's {total}, {largest} are {part[0].lower()}{part[1:]}."

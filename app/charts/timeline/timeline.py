@@ -9,14 +9,19 @@ from app.charts.base.figure import (
     FigureMeta,
     PlotlyFigure,
     axis,
-    box,
     label_width_px,
     layout,
-    line_between,
     meta,
+)
+from app.charts.base.plotly import (
+    PlotlyAnnotation,
+    PlotlyAxis,
+    PlotlyLine,
+    PlotlyShape,
+    box,
+    line_between,
     text_at,
 )
-from app.charts.base.plotly import PlotlyAnnotation, PlotlyAxis, PlotlyLine, PlotlyShape
 from app.charts.base.theme import Theme
 from app.charts.timeline.bars import RUNS, LaneLayout, bar_traces, op_name, time_axis
 from app.charts.timeline.critical_path import path_boxes, path_line
@@ -47,13 +52,13 @@ def timeline(
     At most `MAX_BARS` bars: neighbours narrower than a pixel are one.
     """
     low_s, high_s = _shown(view, from_s, to_s)
-    places = LaneLayout(view.replayer.pp_size)
+    places = LaneLayout.of(view.replayer.pp_size)
     runs = [stage_bars(run, view.dp_rank) for run in (view.recorded, view.ideal)]
-    which = [run for run, found in enumerate(runs) for _ in found]
+    run_of = [run for run, lanes in enumerate(runs) for _ in lanes]
     drawn, px_s = bars_within([*runs[0], *runs[1]], low_s, high_s, width_px, MAX_BARS)
     op_types = view.recorded.template.op_types
     outlined = path_boxes(view.path.links, view.dp_rank, op_types, places, px_s)
-    bars = bar_traces(view, list(zip(which, drawn, strict=True)), places, theme, px_s)
+    bars = bar_traces(view, list(zip(run_of, drawn, strict=True)), places, theme, px_s)
     return PlotlyFigure(
         data=[*bars, path_line(outlined, theme)],
         layout=layout(
@@ -65,7 +70,7 @@ def timeline(
             barmode="overlay",
             dragmode="zoom",
             xaxis=time_axis(low_s, high_s, theme),
-            yaxis=_stages(view, places, theme),
+            yaxis=_stages(places, theme),
             shapes=_ends(view, places, theme),
             annotations=_headers(view, places, theme, px_s, low_s),
         ),
@@ -89,7 +94,7 @@ def _shown(view: StepView, from_s: float | None, to_s: float | None) -> tuple[fl
     return (low_s, high_s) if high_s > low_s else (0.0, whole_s)
 
 
-def _stages(view: StepView, places: LaneLayout, theme: Theme) -> PlotlyAxis:
+def _stages(places: LaneLayout, theme: Theme) -> PlotlyAxis:
     where = [(run, stage) for run in range(len(RUNS)) for stage in range(places.pp_size)]
     return axis(
         theme,
@@ -154,14 +159,14 @@ def _meta(view: StepView) -> FigureMeta:
         ]
         for op in longest
     ]
-    of = formatting.plural(len(took_s), "operation")
-    caption = f"The {_MAX_ROWS} longest of {of} of dp {dp_rank}, recorded."
-    return meta(
-        step_sentence(view), _COLUMNS, rows, caption=caption if len(took_s) > _MAX_ROWS else ""
-    )
+    caption = ""
+    if len(took_s) > _MAX_ROWS:
+        operations = formatting.plural(len(took_s), "operation")
+        caption = f"The {_MAX_ROWS} longest of {operations} of dp {dp_rank}, recorded."
+    return meta(step_sentence(view), _COLUMNS, rows, caption=caption)
 
 
-# A pause between computations that is no pause: a share of their time.
+# Pauses below this share of the computations' time count as none.
 _NO_PAUSE_SHARE = 0.01
 _MIN_TOLD_SHARE = 0.05
 _MAX_NAMED = 3
@@ -173,13 +178,13 @@ def step_headline(
 ) -> tuple[str, str]:
     """The step's time, and its explanation by the critical path; `at` is when it started."""
     (dp_rank, stage, _), share = next(iter(view.path.worker_shares.items()))
-    who = formatting.worker(dp_rank, stage, hosts)
+    name = formatting.worker(dp_rank, stage, hosts)
     links = [link for link in view.path.links if (link.dp_rank, link.stage) == (dp_rank, stage)]
     computed = _computed(view, links)
-    # The time of these alone, as in the chart of the path's parts; launches are apart from it.
+    # Only these computations, as in the chart of the path's parts, where launches are apart.
     own_s = sum(link.own_s for link in computed) or share * view.path.length_s
     times = (
-        f"The critical path runs through {who} for {formatting.seconds(own_s)}"
+        f"The critical path runs through {name} for {formatting.seconds(own_s)}"
         f"{_computations(computed)}{_others(view, dp_rank, stage)}."
     )
     return step_sentence(view, at), " ".join(
@@ -190,8 +195,8 @@ def step_headline(
 def _computed(view: StepView, links: list[PathLink]) -> list[PathLink]:
     """The forward and backward computations among them."""
     types = view.recorded.template.op_types
-    of_type = {link.optype: types.by_code[types.codes[link.optype]] for link in links}
-    return [link for link in links if activity_of(of_type[link.optype]) in _PASSES]
+    specs = {link.optype: types.by_code[types.codes[link.optype]] for link in links}
+    return [link for link in links if activity_of(specs[link.optype]) in _PASSES]
 
 
 def _computations(computed: list[PathLink]) -> str:
@@ -210,9 +215,9 @@ def _others(view: StepView, dp_rank: int, stage: int) -> str:
         return ""
     low, high = formatting.percent(min(others)), formatting.percent(max(others))
     how_much = low if low == high else f"{low.removesuffix(' %')} to {high}"
-    name = f"stage {1 - stage} waits" if len(others) == 1 else "the other stages wait"
-    name = name if is_here else f"dp {view.dp_rank} waits"
-    return f", while {name} {how_much} of the step"
+    subject = f"stage {1 - stage} waits" if len(others) == 1 else "the other stages wait"
+    subject = subject if is_here else f"dp {view.dp_rank} waits"
+    return f", while {subject} {how_much} of the step"
 
 
 def _elsewhere(view: StepView) -> list[str]:
@@ -231,8 +236,8 @@ def _launches(view: StepView) -> list[str]:
     share = view.path.waiting_share
     if share < _MIN_TOLD_SHARE:
         return []
-    of = formatting.percent(share)
-    return [f"For {of} of the path nothing was launched though it could have been."]
+    part = formatting.percent(share)
+    return [f"For {part} of the path nothing was launched though it could have been."]
 
 
 def _doubt(view: StepView) -> list[str]:

@@ -4,7 +4,7 @@ Values stand in the cells, crosses where a worker is silent or not measured, and
 at the culprits. Of jobs with more workers than cells, each cell shows the slowest of several.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Literal
@@ -19,17 +19,16 @@ from app.charts.base.figure import (
     ItemsByAxis,
     PlotlyFigure,
     axis,
-    box,
     layout,
     meta,
     title,
 )
 from app.charts.base.heatmap import Floats, Slowdowns, are_alike, gap_px, heatmap
-from app.charts.base.plotly import PlotlyAnnotation, PlotlyAxis, PlotlyShape, PlotlyTrace
+from app.charts.base.plotly import PlotlyAnnotation, PlotlyAxis, PlotlyShape, PlotlyTrace, box
 from app.charts.base.theme import Theme
 from app.formatting import Hosts
 
-Sort = Literal["rank", "host", "slowdown"]
+Sort = Literal["rank", "host", "slowdown", "rack"]  # rack: see host_grid.py
 
 # More cells than pixels would be lost by chance; these show the slowest worker of each.
 MAX_COLUMNS = 1024
@@ -212,9 +211,7 @@ def _outline(grid: WorkerGrid, culprit: Worker, slowdown: float, theme: Theme) -
     # A widened mark covers its neighbours, so it carries the colour itself.
     fill = theme.colour_at(slowdown) if half > 0.5 else "rgba(0,0,0,0)"
     return box(
-        (column - half, column + half),
-        (row - 0.5, row + 0.5),
-        {"color": theme.ink, "width": 2},
+        (column - half, column + half), (row - 0.5, row + 0.5), {"color": theme.ink, "width": 2}
     ) | {"fillcolor": fill}
 
 
@@ -277,12 +274,12 @@ def worker_heatmap(
     hosts: Hosts | None,
     theme: Theme,
     sort: Sort = "rank",
-    silent: Sequence[tuple[int, int]] = (),
-    named: Sequence[tuple[int, int]] | None = None,
+    silent: Sequence[Worker] = (),
+    named: Sequence[Worker] | None = None,
 ) -> PlotlyFigure:
-    """Heatmap of worker slowdowns [dp rank, stage], who is to blame outlined and named.
+    """Heatmap of worker slowdowns [dp rank, stage], with the culprits outlined and named.
 
-    That are the workers (dp rank, stage) in `named`; without a diagnosis (None), it
+    Culprits are the workers (dp rank, stage) in `named`; without a diagnosis (None), it
     is the slowest one, unless most of its stage is about as slow. Columns are in the order of dp
     ranks, of their hosts' names, or of their slowest workers. Cells that are None or not finite
     are not measured and drawn as a cross; `silent` workers have one over their colour. Of large
@@ -328,7 +325,7 @@ def worker_heatmap(
     )
 
 
-def slowest_worker(slowdown: Floats) -> tuple[int, int] | None:
+def slowest_worker(slowdown: Floats) -> Worker | None:
     """The slowest worker (dp rank, stage); None if no excess is visible."""
     known = np.where(np.isfinite(slowdown), slowdown, -np.inf)
     if known.size == 0 or known.max() < MIN_CULPRIT_SLOWDOWN:
@@ -337,16 +334,16 @@ def slowest_worker(slowdown: Floats) -> tuple[int, int] | None:
     return int(dp_rank), int(stage)
 
 
-def _culprits(slowdown: Floats, named: Sequence[tuple[int, int]] | None) -> list[tuple[int, int]]:
+def _culprits(slowdown: Floats, named: Sequence[Worker] | None) -> list[Worker]:
     """Workers to outline, the slowest first."""
     if named is None:
         alone = _unless_common(slowdown, slowest_worker(slowdown))
         return [] if alone is None else [alone]
     known = [worker for worker in named if np.isfinite(slowdown[worker])]
-    return sorted(known, key=lambda each: (-slowdown[each], each))[:MAX_OUTLINED]
+    return sorted(known, key=lambda worker: (-slowdown[worker], worker))[:MAX_OUTLINED]
 
 
-def _unless_common(slowdown: Floats, slowest: tuple[int, int] | None) -> tuple[int, int] | None:
+def _unless_common(slowdown: Floats, slowest: Worker | None) -> Worker | None:
     """The slowest worker, unless most of its stage is about as slow."""
     if slowest is None or slowdown.shape[0] < 2:
         return slowest
@@ -375,32 +372,21 @@ def _cells(grid: WorkerGrid, hosts: Hosts | None) -> PlotlyTrace:
         "hovertemplate": _hover("dp %{x}, stage %{y}"),
     }
     if hosts or grid.is_thinned or not grid.is_by_rank:
-        host = _host_names(hosts or {})
+        escaped = cache(formatting.chart_label)  # one host has several workers
+        labels = {worker: escaped(host) for worker, host in (hosts or {}).items() if host}
         parts["customdata"] = [
-            [_cell_name(ranks, stages, host if hosts else None) for ranks in grid.columns]
+            [_cell_name(ranks, stages, labels if hosts else None) for ranks in grid.columns]
             for stages in grid.rows
         ]
         parts["hovertemplate"] = _hover("%{customdata}")
     return parts
 
 
-def _host_names(hosts: Hosts) -> Callable[[int, int], str]:
-    """Labels of the workers' hosts; each name is escaped once."""
-    marked = cache(formatting.chart_label)
-
-    def name(dp_rank: int, stage: int) -> str:
-        found = hosts.get((dp_rank, stage))
-        return marked(found) if found else "host not known"
-
-    return name
-
-
-def _cell_name(
-    ranks: tuple[int, ...], stages: range, host: Callable[[int, int], str] | None
-) -> str:
+def _cell_name(ranks: tuple[int, ...], stages: range, labels: dict[Worker, str] | None) -> str:
     if len(ranks) == 1 and len(stages) == 1:
+        worker = ranks[0], stages[0]
         name = f"dp {ranks[0]}, stage {stages[0]}"
-        return name if host is None else f"{name}, {host(ranks[0], stages[0])}"
+        return name if labels is None else f"{name}, {labels.get(worker, 'host not known')}"
     return f"the slowest of dp {_number_list(ranks)}, stage {_number_list(stages)}"
 
 
@@ -412,15 +398,15 @@ def _number_list(numbers: Sequence[int]) -> str:
     return ", ".join(str(number) for number in numbers[:4]) + (" ..." if len(numbers) > 4 else "")
 
 
-def _hover(who: str) -> str:
-    return f"{who}<br><b>%{{z:.3f}}{formatting.TIMES}</b><extra></extra>"
+def _hover(place: str) -> str:
+    return f"{place}<br><b>%{{z:.3f}}{formatting.TIMES}</b><extra></extra>"
 
 
 def _sentence(
     slowdown: Floats,
-    culprits: Sequence[tuple[int, int]],
+    culprits: Sequence[Worker],
     hosts: Hosts | None,
-    named: Sequence[tuple[int, int]] | None,
+    named: Sequence[Worker] | None,
 ) -> str:
     if culprits:
         return f"{_would_slow(slowdown, culprits[0], hosts)} of its ideal."
@@ -436,26 +422,16 @@ def _sentence(
     return f"{_would_slow(slowdown, slowest, hosts)}; no finding names it."
 
 
-def _would_slow(slowdown: Floats, worker: tuple[int, int], hosts: Hosts | None) -> str:
+def _would_slow(slowdown: Floats, worker: Worker, hosts: Hosts | None) -> str:
     alone = formatting.ratio(float(slowdown[worker]))
     return f"{formatting.worker(*worker, hosts)} alone would slow the job to {alone}"
 
 
 def _rows(slowdown: Floats, hosts: Hosts | None) -> list[list[Cell]]:
-    known = hosts or {}
     order = np.argsort(-np.nan_to_num(slowdown, nan=-np.inf), axis=None, kind="stable")
-    return [
-        [
-            dp,
-            stage,
-            known.get((dp, stage)),
-            formatting.measured(slowdown[dp, stage], formatting.ratio),
-        ]
-        for dp, stage in (divmod(int(index), slowdown.shape[1]) for index in order[:MAX_TABLE_ROWS])
-    ]
-
-
-def _caption(num_workers: int) -> str:
-    if num_workers <= MAX_TABLE_ROWS:
-        return ""
-    return f"The slowest {MAX_TABLE_ROWS} of {formatting.count(num_workers)} workers."
+    rows: list[list[Cell]] = []
+    for index in order[:MAX_TABLE_ROWS].tolist():
+        worker = divmod(index, slowdown.shape[1])
+        figure = formatting.measured(slowdown[worker], formatting.ratio)
+        rows.append([*worker, (hosts or {}).get(worker), figure])
+    return rows

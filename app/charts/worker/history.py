@@ -8,15 +8,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app import formatting
-from app.charts.base.figure import Cell, PlotlyFigure, axis, layout, line_between, meta
+from app.charts.base.figure import Cell, PlotlyFigure, axis, layout, meta
 from app.charts.base.heatmap import Slowdowns
-from app.charts.base.plotly import PlotlyLine, PlotlyTrace
+from app.charts.base.plotly import PlotlyLine, PlotlyTrace, line_between
 from app.charts.base.step_axis import StepAxis, area_over_steps, line_over_steps
 from app.charts.base.theme import SCALE_STOPS, Theme
 from app.result.figures import MAX_DISCREPANCY
 from app.result.finding import Culprit, Finding
-from app.result.sentence import sentence_case
 from app.result.window_result import WindowResult
+from app.result.words import sentence_case
 
 
 def worker_headline(
@@ -28,21 +28,19 @@ def worker_headline(
         return f"{name} is not measured yet.", "No complete step of this run has arrived."
     if not result.worker_slowdown:
         return f"{name} is not measured in this window.", "No step of it was complete."
-    named = findings_naming(result.findings or (), dp_rank, stage, host)
+    blame = _blame_sentence(findings_naming(result.findings or (), dp_rank, stage, host))
     if result.fidelity.verdict == "low":
-        sentence = _blame_sentence(named) or f"{name}: its part in the loss is withheld."
-        return sentence, (
+        return blame or f"{name}: its part in the loss is withheld.", (
             f"The simulated steps differ from the recorded ones by more than "
             f"{formatting.percent(MAX_DISCREPANCY)}: its slowdown would be a guess."
         )
     slowdown = result.worker_slowdown[dp_rank][stage]
     if slowdown is None:
-        sentence = _blame_sentence(named) or f"{name} is missing from this window."
-        return sentence, "Nothing was recorded of it; its peers' median stands in for it."
+        sub = "Nothing was recorded of it; its peers' median stands in for it."
+        return blame or f"{name} is missing from this window.", sub
     alone = f"Alone it would slow the job to {formatting.ratio(slowdown)} of its ideal"
-    place, num_workers = position_of(result.worker_slowdown, dp_rank, stage)
-    sentence = _blame_sentence(named) or f"{name} is to blame for nothing that was found."
-    return sentence, f"{alone}{_position_text(place, num_workers)}."
+    position = _position_text(*position_of(result.worker_slowdown, dp_rank, stage))
+    return blame or f"{name} is to blame for nothing that was found.", f"{alone}{position}."
 
 
 def findings_naming(
@@ -98,7 +96,7 @@ _MIN_TOP = 1.2
 class WorkerWindow:
     """A worker in one window: its slowdown and the median of the others, None if it is alone.
 
-    `by_step` has both for each of `steps`, where the window's figures by step are known;
+    `by_step` has both by position in `steps`, where the window's figures by step are known;
     `started_s` are the Unix times of these steps, as far as known.
     """
 
@@ -128,13 +126,11 @@ def worker_window(
 
 
 def worker_history(windows: Sequence[WorkerWindow], name: str, *, theme: Theme) -> PlotlyFigure:
-    """Slowdown by step where that is known, else a level line for each window."""
+    """Slowdown by step where that is known, else a level line per window."""
     windows = [window for window in windows if np.isfinite(window.slowdown)]
     own, others = _series(windows)
-    at = StepAxis.over([step for window in windows for step in window.steps])
-    at = at.with_clock(
-        {step: at_s for window in windows for step, at_s in window.started_s.items()}
-    )
+    started_s = {step: at_s for window in windows for step, at_s in window.started_s.items()}
+    at = StepAxis.over([step for window in windows for step in window.steps]).with_clock(started_s)
     highest = max([*_finite(own), *(other or 0.0 for other in others)], default=1.0)
     lowest = min([*_finite(own), 1.0])
     top = max(_MIN_TOP, 1 + 1.12 * (highest - 1))

@@ -9,28 +9,32 @@ from app.charts.base.figure import (
     axis,
     label_width_px,
     layout,
-    line_between,
     meta,
     numbers,
     row_axis,
-    text_at,
     title,
 )
-from app.charts.base.plotly import PlotlyAnnotation, PlotlyMarker, PlotlyTrace
+from app.charts.base.plotly import (
+    PlotlyAnnotation,
+    PlotlyMarker,
+    PlotlyTrace,
+    line_between,
+    text_at,
+)
 from app.charts.base.theme import Theme
 from app.engine.questions.worker_operations import WorkerOpTimes
 
 _MAX_ROWS = 14
 _ROW_PX = 26
-# The axis always reaches as far, and never further: what is beyond stands at its end.
+# Least and largest end of the axis; points beyond are drawn at its end.
 _MIN_RANGE, _MAX_RANGE = 1.6, 4.0
 _VALUE_PX = 64
 _MAX_NAME_CHARS = 32
 
 
-def worker_operations(found: Sequence[WorkerOpTimes], name: str, *, theme: Theme) -> PlotlyFigure:
+def worker_operations(times: Sequence[WorkerOpTimes], name: str, *, theme: Theme) -> PlotlyFigure:
     """Own median and 95th percentile over the middle half of the peers, all by their median."""
-    rows = [row for row in found if _peers_median_s(row) > 0][:_MAX_ROWS]
+    rows = [row for row in times if _peers_median_s(row) > 0][:_MAX_ROWS]
     low, high = _range(rows)
     labels = [f"{_name(row)}  " for row in rows]
     filled: PlotlyMarker = {"symbol": "circle", "size": 9, "color": theme.rec}
@@ -60,12 +64,12 @@ def worker_operations(found: Sequence[WorkerOpTimes], name: str, *, theme: Theme
             shapes=[
                 line_between((1, 1), (0, 1), {"color": theme.ok, "width": 2}) | {"yref": "paper"}
             ],
-            annotations=[_value(row, of_type, theme) for row, of_type in enumerate(rows)],
+            annotations=[_value(at, row, theme) for at, row in enumerate(rows)],
         ),
         meta=meta(
-            _sentence(found, rows, name),
+            _sentence(times, rows, name),
             ["operation", "number", "own median", "own 95 %", "peers 25 %", "50 %", "75 %"],
-            [_row(row) for row in found],
+            [_row(row) for row in times],
         ),
     )
 
@@ -85,21 +89,20 @@ def _ratio(row: WorkerOpTimes, value_s: float) -> float:
 def _range(rows: Sequence[WorkerOpTimes]) -> tuple[float, float]:
     ratios = [_ratio(row, value) for row in rows for value in (row.median_s, row.p95_s)]
     quartiles = [_ratio(row, value) for row in rows for value in row.peers_s or ()]
-    low = min([0.8, *ratios, *quartiles])
-    return max(0.0, low - 0.05), min(
-        _MAX_RANGE, max([_MIN_RANGE, *(1.06 * ratio for ratio in ratios)])
-    )
+    low, high = min([0.8, *ratios, *quartiles]), max([_MIN_RANGE, *(1.06 * r for r in ratios)])
+    return max(0.0, low - 0.05), min(_MAX_RANGE, high)
 
 
 def _peers(rows: Sequence[WorkerOpTimes], low: float, high: float, theme: Theme) -> PlotlyTrace:
-    quartiles = [tuple(_ratio(row, value) for value in row.peers_s or ()) for row in rows]
-    hover_texts = [
-        f"{_name(row)}, the middle half of the peers<br>"
-        f"<b>{formatting.seconds(row.peers_s[0])} to {formatting.seconds(row.peers_s[2])}</b>"
-        for row in rows
-        if row.peers_s
-    ]
-    held = [(max(low, first), min(high, last)) for first, _, last in quartiles]
+    held: list[tuple[float, float]] = []
+    hover_texts: list[str] = []
+    for row in rows:
+        first_s, _, last_s = row.peers_s or (0.0, 0.0, 0.0)
+        held.append((max(low, _ratio(row, first_s)), min(high, _ratio(row, last_s))))
+        hover_texts.append(
+            f"{_name(row)}, the middle half of the peers<br>"
+            f"<b>{formatting.seconds(first_s)} to {formatting.seconds(last_s)}</b>"
+        )
     return {
         "type": "bar",
         "orientation": "h",
@@ -141,9 +144,9 @@ def _points(
     }
 
 
-def _value(row: int, of_type: WorkerOpTimes, theme: Theme) -> PlotlyAnnotation:
-    text = formatting.ratio(_ratio(of_type, of_type.median_s))
-    beside: PlotlyAnnotation = {"xref": "paper", "x": 1, "xanchor": "left", "xshift": 10, "y": row}
+def _value(at: int, row: WorkerOpTimes, theme: Theme) -> PlotlyAnnotation:
+    text = formatting.ratio(_ratio(row, row.median_s))
+    beside: PlotlyAnnotation = {"xref": "paper", "x": 1, "xanchor": "left", "xshift": 10, "y": at}
     return text_at(beside, text, theme.ink, 12)
 
 
@@ -154,15 +157,15 @@ def _row(row: WorkerOpTimes) -> list[Cell]:
     return [formatting.optype_label(row.optype), row.num_ops, *own, *theirs]
 
 
-def _sentence(found: Sequence[WorkerOpTimes], rows: Sequence[WorkerOpTimes], name: str) -> str:
-    if not found:
+def _sentence(times: Sequence[WorkerOpTimes], rows: Sequence[WorkerOpTimes], name: str) -> str:
+    if not times:
         return f"{name} has no operations in this window."
     if not rows:
         return f"{name} has no peers to be held against."
     worst = max(rows, key=lambda row: row.total_s * (1 - 1 / max(_ratio(row, row.median_s), 1)))
-    times = formatting.ratio(_ratio(worst, worst.median_s))
+    ratio = formatting.ratio(_ratio(worst, worst.median_s))
     own, peers = formatting.seconds(worst.median_s), formatting.seconds(_peers_median_s(worst))
     return (
         f"{name}: the median of {formatting.optype_label(worst.optype).lower()} is {own}, "
-        f"{times} of its peers' {peers}."
+        f"{ratio} of its peers' {peers}."
     )

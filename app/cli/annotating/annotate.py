@@ -1,17 +1,16 @@
 """`paceline annotate`: report a deploy, a checkpoint or another event to a server."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import msgspec
 import typer
 
+from app.cli.exporting.http_client import QueryClient
 from app.cli.options import token_option
 from app.cli.output import printable
+from app.cli.replay import local_token
 from app.errors import InvalidRequest
-
-if TYPE_CHECKING:
-    from app.cli.exporting.http_client import QueryClient
 
 LOCAL_URL = "http://127.0.0.1:8642"
 Url = Annotated[str, typer.Option(envvar="PACELINE_URL", help="The server.")]
@@ -74,9 +73,6 @@ def annotate(
 
     Example: paceline annotate llm-70b --kind deploy --text v1.4
     """
-    from app.cli.exporting.http_client import QueryClient
-    from app.cli.replay import local_token
-
     annotation = AnnotationBody(
         kind=kind,
         text=text,
@@ -124,7 +120,7 @@ def matchers_of(given: Sequence[str]) -> list[dict[str, str]]:
     return matchers
 
 
-def add_annotation(server: "QueryClient", path: str, annotation: AnnotationBody) -> str:
+def add_annotation(server: QueryClient, path: str, annotation: AnnotationBody) -> str:
     """Post an annotation; returns its label, and raises the client's errors."""
     answer = server.post(path, msgspec.json.encode(annotation), "application/json")
     try:

@@ -4,8 +4,7 @@ import contextlib
 import http.client
 import json
 from collections.abc import Iterator, Mapping
-from types import TracebackType
-from typing import Self, TypeVar
+from typing import TypeVar
 from urllib.parse import SplitResult, urlencode, urlsplit
 
 import msgspec
@@ -21,7 +20,7 @@ _MAX_REFUSAL_BYTES = 1 << 16
 DecodedT = TypeVar("DecodedT")
 
 
-class QueryClient:
+class QueryClient(contextlib.AbstractContextManager["QueryClient"]):
     """One server, over one connection.
 
     Raises (each method):
@@ -33,42 +32,29 @@ class QueryClient:
         parts = _address(url)
         self._name = f"{parts.scheme}://{parts.netloc}"
         self._prefix = parts.path.rstrip("/")
-        kind = (
-            http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
-        )
+        is_secure = parts.scheme == "https"
+        kind = http.client.HTTPSConnection if is_secure else http.client.HTTPConnection
         self._connection = kind(parts.hostname or "", parts.port, timeout=TIMEOUT_S)
         self._headers = {"Authorization": f"Bearer {token}"} if token else {}
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        _kind: type[BaseException] | None,
-        _error: BaseException | None,
-        _traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_exception: object) -> None:
         self._connection.close()
 
     def decoded(
         self, path: str, kind: type[DecodedT], query: Mapping[str, str] | None = None
     ) -> DecodedT:
         """The answer's JSON object, of this kind."""
-        found, size = [], 0
+        text = bytearray()
         for piece in self.pieces(path, query):
-            found.append(piece)
-            size += len(piece)
-            if size > _MAX_JSON_BYTES:
-                raise InvalidRequest(
-                    f"{self._name} answers with more than {_MAX_JSON_BYTES:,} bytes"
-                )
+            text += piece
+            if len(text) > _MAX_JSON_BYTES:
+                most = f"{_MAX_JSON_BYTES:,} bytes"
+                raise InvalidRequest(f"{self._name} answers with more than {most}")
         try:
-            return msgspec.json.decode(b"".join(found), type=kind)
+            return msgspec.json.decode(text, type=kind)
         except (ValueError, RecursionError) as error:
-            raise InvalidRequest(
-                f"{self._name} answers no JSON object of this release ({error}): is it Paceline's "
-                "address?"
-            ) from error
+            why = f"answers no JSON object of this release ({error}): is it Paceline's address?"
+            raise InvalidRequest(f"{self._name} {why}") from error
 
     def pieces(self, path: str, query: Mapping[str, str] | None = None) -> Iterator[bytes]:
         """The body of the answer, piece by piece."""
@@ -106,22 +92,21 @@ class QueryClient:
             yield
         except (OSError, http.client.HTTPException, ValueError) as error:
             reason = error.strerror if isinstance(error, OSError) and error.strerror else error
-            raise Unavailable(
-                f"{self._name} does not answer ({printable(str(reason))[:200]}): "
-                "is it the right address?"
-            ) from error
+            why = f"does not answer ({printable(str(reason))[:200]}): is it the right address?"
+            raise Unavailable(f"{self._name} {why}") from error
 
 
 def _address(url: str) -> SplitResult:
-    problem = "is not an http or https address"
     try:
         parts = urlsplit(url)
         is_good = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-    except ValueError as error:
-        raise InvalidRequest(f"--url {printable(url)[:200]}: {problem}") from error
-    if parts.username is not None or parts.password is not None:
+        has_user = parts.username is not None or parts.password is not None
+    except ValueError:
+        is_good = has_user = False
+    if has_user:
         raise InvalidRequest("--url: the address has a user or a password in it: leave them out")
     if not is_good:
+        problem = "is not an http or https address"
         raise InvalidRequest(f"--url {printable(url)[:200]}: {problem}")
     return parts
 
@@ -129,8 +114,7 @@ def _address(url: str) -> SplitResult:
 def _problem_text(body: bytes) -> str:
     """The error's detail, or the start of the body."""
     try:
-        fields = json.loads(body)
-        detail = str(fields["detail"])
+        detail = str(json.loads(body)["detail"])
     except (ValueError, RecursionError, KeyError, TypeError):
         detail = body[:200].decode("latin-1")
     return printable(" ".join(detail.split()))[:500]

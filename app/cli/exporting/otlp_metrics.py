@@ -7,20 +7,19 @@ import json
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NamedTuple
+from typing import Annotated, NamedTuple
 
 import msgspec
 import typer
 
 from app.cli.exporting import source
+from app.cli.exporting.http_client import QueryClient
+from app.cli.exporting.tables import mean_known
 from app.cli.options import MetaFile
 from app.cli.output import printable, refuse_to_overwrite, say_written, write_json
 from app.cli.terminal import stderr_console
 from app.errors import InvalidRequest
-
-if TYPE_CHECKING:
-    from app.result.window_result import WindowResult
-
+from app.result.window_result import WindowResult
 
 GaugePoint = tuple[Mapping[str, str | int], float | None]
 
@@ -45,7 +44,7 @@ class _Point(msgspec.Struct, rename="camel"):
     attributes: list[_Attribute]
 
 
-def metrics_request(result: "WindowResult", *, at_ns: int, worst: int) -> tuple[object, int]:
+def metrics_request(result: WindowResult, *, at_ns: int, worst: int) -> tuple[object, int]:
     """An ExportMetricsServiceRequest with the `worst` slowest workers, and its number of points."""
     attributes = {
         "service.name": "paceline",
@@ -58,11 +57,11 @@ def metrics_request(result: "WindowResult", *, at_ns: int, worst: int) -> tuple[
             about = {"name": gauge.name, "unit": gauge.unit, "description": gauge.about}
             metrics.append({**about, "gauge": {"dataPoints": points}})
             num_points += len(points)
-    of_resource = {
+    resource_metrics = {
         "resource": {"attributes": _attributes(attributes)},
         "scopeMetrics": [{"scope": {"name": "paceline"}, "metrics": metrics}],
     }
-    return {"resourceMetrics": [of_resource]}, num_points
+    return {"resourceMetrics": [resource_metrics]}, num_points
 
 
 # Field of a result, name of its gauge, unit and description.
@@ -76,9 +75,7 @@ _OF_JOB = (
 )
 
 
-def _gauges(result: "WindowResult", worst: int) -> Iterator[OtlpGauge]:
-    from app.cli.exporting.tables import mean_known
-
+def _gauges(result: WindowResult, worst: int) -> Iterator[OtlpGauge]:
     for key, name, unit, about in _OF_JOB:
         yield OtlpGauge(f"paceline.job.{name}", unit, about, (({}, getattr(result, key)),))
     off: GaugePoint = ({}, result.fidelity.discrepancy)
@@ -91,23 +88,19 @@ def _gauges(result: "WindowResult", worst: int) -> Iterator[OtlpGauge]:
     yield OtlpGauge("paceline.optype.slowdown", "1", "With this type alone as recorded.", by_type)
     stages = tuple(({"stage": at}, value) for at, value in enumerate(result.stage_slowdown or ()))
     yield OtlpGauge("paceline.stage.slowdown", "1", "With this stage alone as recorded.", stages)
-    slowest = _worst_workers(result, worst)
-    yield OtlpGauge("paceline.worker.slowdown", "1", "Of the slowest.", slowest)
-    scores = tuple(({"cause": finding.cause}, finding.score) for finding in result.findings or ())
-    yield OtlpGauge("paceline.finding.score", "1", "Why it is slow.", scores)
-
-
-def _worst_workers(result: "WindowResult", worst: int) -> tuple[GaugePoint, ...]:
-    found = [
+    workers = [
         (-slowdown, dp_rank, stage)
         for dp_rank, row in enumerate(result.worker_slowdown or ())
         for stage, slowdown in enumerate(row)
         if slowdown is not None
     ]
-    return tuple(
+    slowest = tuple(
         ({"dp_rank": dp_rank, "stage": stage}, -negative)
-        for negative, dp_rank, stage in sorted(found)[:worst]
+        for negative, dp_rank, stage in sorted(workers)[:worst]
     )
+    yield OtlpGauge("paceline.worker.slowdown", "1", "Of the slowest.", slowest)
+    scores = tuple(({"cause": finding.cause}, finding.score) for finding in result.findings or ())
+    yield OtlpGauge("paceline.finding.score", "1", "Why it is slow.", scores)
 
 
 def _points(gauge: OtlpGauge, at_ns: int) -> list[_Point]:
@@ -125,9 +118,6 @@ def _attributes(attributes: Mapping[str, str | int]) -> list[_Attribute]:
     ]
 
 
-_JSON = "application/json"
-
-
 def otlp_metrics(
     trace_file: source.OptionalTrace = None,
     meta: MetaFile = None,
@@ -135,8 +125,7 @@ def otlp_metrics(
         Path | None, typer.Option(help="Write one request in JSON here; - is the terminal.")
     ] = None,
     endpoint: Annotated[
-        str | None,
-        typer.Option(help="Send it to this collector, such as http://127.0.0.1:4318."),
+        str | None, typer.Option(help="Send it to this collector, such as http://127.0.0.1:4318.")
     ] = None,
     url: source.Url = None,
     token: source.Token = None,
@@ -171,10 +160,8 @@ def otlp_metrics(
 
 def _send(endpoint: str, body: bytes) -> str:
     """Send to the collector; returns the size for the message."""
-    from app.cli.exporting.http_client import QueryClient
-
     with QueryClient(endpoint, None) as collector:
-        answer = collector.post("/v1/metrics", body, _JSON)
+        answer = collector.post("/v1/metrics", body, "application/json")
     try:
         partial = json.loads(answer or b"{}").get("partialSuccess") or {}
         refused, why = int(partial.get("rejectedDataPoints", 0)), str(partial.get("errorMessage"))

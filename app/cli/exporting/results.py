@@ -2,19 +2,18 @@
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from app import formatting
 from app.cli.exporting import source
+from app.cli.exporting.tables import TABLES, WRITERS, count_rows
 from app.cli.options import MetaFile
 from app.cli.output import STANDARD_OUTPUT, refuse_to_overwrite, say_written, written_whole
 from app.cli.terminal import stderr_console
 from app.errors import InvalidRequest
-
-if TYPE_CHECKING:
-    from app.result.window_result import WindowResult
+from app.result.window_result import WindowResult
 
 
 def results(
@@ -45,12 +44,11 @@ def results(
 
     Example: paceline export results trace-AR.parquet --table workers --out workers.parquet
     """
-    from app.cli.exporting.tables import TABLES, WRITERS
-
     asked = source.ExportSource(trace_file, meta, url, token, job, window, steps).checked()
     if table is not None and table not in TABLES:
         raise InvalidRequest(f"--table {table[:40]!r}: name one of {', '.join(TABLES)}")
-    chosen = form or _by_name(out, table)
+    is_parquet = table is not None and out.suffix == ".parquet"
+    chosen = form or ("parquet" if is_parquet else "csv")
     if chosen not in WRITERS:
         raise InvalidRequest(f"--format {chosen[:40]!r}: name one of {', '.join(WRITERS)}")
     if asked.trace is not None and table is not None:
@@ -63,13 +61,7 @@ def results(
         _write_all(result, out, chosen)
 
 
-def _by_name(out: Path, table: str | None) -> str:
-    return "parquet" if table is not None and out.suffix == ".parquet" else "csv"
-
-
-def _write_one(table: str, result: "WindowResult", out: Path, form: str) -> None:
-    from app.cli.exporting.tables import WRITERS, count_rows
-
+def _write_one(table: str, result: WindowResult, out: Path, form: str) -> None:
     if out != STANDARD_OUTPUT:
         with written_whole(out) as file:
             WRITERS[form](table, result, file)
@@ -81,9 +73,7 @@ def _write_one(table: str, result: "WindowResult", out: Path, form: str) -> None
     say_written(out, f"table {table}", formatting.plural(count_rows(table, result), "row"))
 
 
-def _write_all(result: "WindowResult", out: Path, form: str) -> None:
-    from app.cli.exporting.tables import TABLES, WRITERS, count_rows
-
+def _write_all(result: WindowResult, out: Path, form: str) -> None:
     if out == STANDARD_OUTPUT:
         raise InvalidRequest("--out -: only one table fits, so choose it with --table")
     try:

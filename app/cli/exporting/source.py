@@ -2,16 +2,17 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
+from urllib.parse import quote
 
 import typer
 
+from app.cli.exporting.http_client import QueryClient
 from app.cli.options import token_option
+from app.cli.replay import local_token
+from app.cli.trace_input import errors_naming, read_trace
 from app.errors import InvalidRequest
-
-if TYPE_CHECKING:
-    from app.cli.exporting.http_client import QueryClient
-    from app.result.window_result import WindowResult
+from app.result.window_result import WindowResult
 
 LATEST = "latest"
 
@@ -54,36 +55,22 @@ class ExportSource:
             raise InvalidRequest("--url needs --job, the job to export")
         return self
 
-    def server(self) -> "QueryClient":
+    def server(self) -> QueryClient:
         """A client of the server."""
-        from app.cli.exporting.http_client import QueryClient
-        from app.cli.replay import local_token
-
         return QueryClient(self.url or "", self.token or local_token())
 
-    def result(self) -> "WindowResult":
+    def result(self) -> WindowResult:
         """The whole result, with figures by step."""
-        from app.result.window_result import WindowResult
+        if self.trace is not None:
+            from app.monitor import analysed
 
-        self.checked()
-        if self.url is None:
-            return self._analysed()
+            with errors_naming(self.trace, "record the step again, or choose others with --steps"):
+                return analysed(read_trace(self.trace, self.meta, self.steps))[1]
         query = {"per_step": "true"} | ({"steps": self.steps} if self.steps else {})
         with self.server() as server:
             return server.decoded(self.window_path(), WindowResult, query)
 
     def window_path(self, tail: str = "") -> str:
         """The window's path on the server."""
-        from urllib.parse import quote
-
         job, window = quote(self.job or "", safe=""), quote(self.window, safe="")
         return f"/api/v1/jobs/{job}/windows/{window}{tail}"
-
-    def _analysed(self) -> "WindowResult":
-        from app.cli.trace_input import errors_naming, read_trace
-        from app.monitor import analysed
-
-        trace = self.trace
-        assert trace is not None  # noqa: S101, `checked`
-        with errors_naming(trace, "record the step again, or choose others with --steps"):
-            return analysed(read_trace(trace, self.meta, self.steps))[1]

@@ -63,14 +63,9 @@ def _steps(result: WindowResult) -> Iterator[Row]:
 
 
 def _workers(result: WindowResult) -> Iterator[Row]:
-    delay = result.launch_delay
-    grids = (
-        result.worker_slowdown,
-        result.worker_slowdown_estimate,
-        delay.by_worker,
-        delay.others_waited,
-    )
-    for dp_rank, stage in _workers_of(result) if grids[0] else ():
+    delay, slowdown = result.launch_delay, result.worker_slowdown
+    grids = (slowdown, result.worker_slowdown_estimate, delay.by_worker, delay.others_waited)
+    for dp_rank, stage in _workers_of(result) if slowdown else ():
         yield dp_rank, stage, *(grid and grid[dp_rank][stage] for grid in grids)
 
 
@@ -86,11 +81,8 @@ def _stages(result: WindowResult) -> Iterator[Row]:
 
 
 def _optypes(result: WindowResult) -> Iterator[Row]:
-    slowdown, times, delay = (
-        result.optype_slowdown,
-        result.optype_time_s,
-        result.launch_delay.by_optype,
-    )
+    slowdown, times = result.optype_slowdown, result.optype_time_s
+    delay = result.launch_delay.by_optype
     for name in sorted({*slowdown, *times, *delay}):
         parts = (getattr(times.get(name), part, None) for part in ("recorded", "transfer", "wait"))
         yield name, slowdown.get(name), *parts, delay.get(name)
@@ -117,67 +109,59 @@ def _findings(result: WindowResult) -> Iterator[Row]:
             yield place, *columns, culprit.dp_rank, culprit.stage, culprit.host
 
 
-def _skipped(result: WindowResult) -> Iterator[Row]:
-    for skipped in result.skipped_steps:
-        yield skipped.step, skipped.reason
+def _columns(kind: type, *names: str) -> dict[str, type]:
+    """Columns of one type."""
+    return dict.fromkeys(names, kind)
 
 
 TABLES: dict[str, ResultTable] = {
     "summary": ResultTable(
-        {
-            **{"state": str, "revision": int, "first_step": int, "last_step": int},
-            **{"num_steps": int, "num_skipped": int},
-            **dict.fromkeys(_SIZES, int),
-            **{f"{name}_step_s": float for name in _TIMES},
-            **dict.fromkeys(_FIGURES, float),
-            **{"discrepancy": float, "verdict": str},
-        },
+        _columns(str, "state")
+        | _columns(int, "revision", "first_step", "last_step", "num_steps", "num_skipped", *_SIZES)
+        | _columns(float, *(f"{name}_step_s" for name in _TIMES), *_FIGURES, "discrepancy")
+        | _columns(str, "verdict"),
         _summary,
     ),
     "steps": ResultTable(
-        {
-            **{"step": int, "recorded_s": float, "simulated_s": float, "ideal_s": float},
-            **{"slowdown": float, "discrepancy": float},
-        },
+        _columns(int, "step")
+        | _columns(float, *(f"{name}_s" for name in _TIMES), "slowdown", "discrepancy"),
         _steps,
     ),
     "workers": ResultTable(
-        {
-            **{"dp_rank": int, "stage": int, "slowdown": float, "slowdown_estimate": float},
-            **{"launch_delay_s": float, "others_waited_s": float},
-        },
+        _columns(int, "dp_rank", "stage")
+        | _columns(float, "slowdown", "slowdown_estimate", "launch_delay_s", "others_waited_s"),
         _workers,
     ),
     "dp-ranks": ResultTable(
-        {"dp_rank": int, "slowdown": float},
+        _columns(int, "dp_rank") | _columns(float, "slowdown"),
         lambda result: enumerate(result.dp_rank_slowdown or ()),
     ),
     "stages": ResultTable(
-        {
-            **{"stage": int, "slowdown": float, "share": float},
-            **{"forward_s": float, "backward_s": float},
-        },
+        _columns(int, "stage") | _columns(float, "slowdown", "share", "forward_s", "backward_s"),
         _stages,
     ),
     "op-types": ResultTable(
-        {
-            **{"op_type": str, "slowdown": float, "recorded_s": float, "transfer_s": float},
-            **{"wait_s": float, "launch_delay_s": float},
-        },
+        _columns(str, "op_type")
+        | _columns(float, "slowdown", "recorded_s", "transfer_s", "wait_s", "launch_delay_s"),
         _optypes,
     ),
     "worker-steps": ResultTable(
-        {"step": int, "dp_rank": int, "stage": int, "slowdown": float}, _worker_steps
+        _columns(int, "step", "dp_rank", "stage") | _columns(float, "slowdown"), _worker_steps
     ),
     "findings": ResultTable(
-        {
-            **{"place": int, "cause": str, "score": float, "confidence": float, "cost": float},
-            **{"onset_step": int, "end_step": int, "persistence": str, "sentence": str},
-            **{"dp_rank": int, "stage": int, "host": str},
-        },
+        _columns(int, "place")
+        | _columns(str, "cause")
+        | _columns(float, "score", "confidence", "cost")
+        | _columns(int, "onset_step", "end_step")
+        | _columns(str, "persistence", "sentence")
+        | _columns(int, "dp_rank", "stage")
+        | _columns(str, "host"),
         _findings,
     ),
-    "skipped-steps": ResultTable({"step": int, "reason": str}, _skipped),
+    "skipped-steps": ResultTable(
+        _columns(int, "step") | _columns(str, "reason"),
+        lambda result: ((skipped.step, skipped.reason) for skipped in result.skipped_steps),
+    ),
 }
 
 

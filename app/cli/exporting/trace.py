@@ -4,17 +4,20 @@ import tempfile
 import zipfile
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from shutil import copyfileobj
 from typing import TYPE_CHECKING, Annotated, BinaryIO
 
 import typer
+from rich.progress import BarColumn, DownloadColumn, Progress, TimeElapsedColumn
 
 from app.cli.exporting import source
 from app.cli.options import MetaFile
 from app.cli.output import STANDARD_OUTPUT, refuse_to_overwrite, say_written, written_whole
 from app.cli.terminal import stderr_console
 from app.cli.timeline import ChosenSteps, Runs, timeline
+from app.cli.trace_input import printable_errors
 from app.errors import InvalidRequest
 
 if TYPE_CHECKING:
@@ -58,7 +61,6 @@ def trace(
 
 def _write_trace(read: Path, meta: Path | None, steps: str | None, out: Path) -> None:
     from app.cli.importing.destinations import save_trace
-    from app.cli.trace_input import printable_errors
     from app.trace.readers.importing import ImportOptions, OperationImport
     from app.trace.readers.published import collective_files
     from app.trace.readers.published.meta import trace_name
@@ -81,27 +83,27 @@ def _write_trace(read: Path, meta: Path | None, steps: str | None, out: Path) ->
             collective_files.write(inside, file)
 
 
+@dataclass(frozen=True, slots=True)
 class _SelectedSteps:
     """An import restricted to some steps."""
 
-    def __init__(self, opened: "OperationImport", steps: frozenset[int]) -> None:
-        self._opened = opened
-        self._steps = steps
+    opened: "OperationImport"
+    steps: frozenset[int]
 
     def describe(self) -> "ImportSummary":
         """The import's description."""
-        known = set(self._opened.describe().steps.tolist())
-        if missing := self._steps - known:
+        described = self.opened.describe()
+        if missing := self.steps - set(described.steps.tolist()):
             raise InvalidRequest(f"step {min(missing)} was not recorded")
-        return self._opened.describe()
+        return described
 
     def chunks(self) -> "Iterator[RankRows]":
         """Rows of these steps."""
-        return (rows for rows in self._opened.chunks() if int(rows.step[0]) in self._steps)
+        return (rows for rows in self.opened.chunks() if int(rows.step[0]) in self.steps)
 
     def close(self) -> None:
         """Remove temporary files."""
-        self._opened.close()
+        self.opened.close()
 
 
 def perfetto(
@@ -147,8 +149,8 @@ def _downloaded_trace(asked: source.ExportSource) -> Iterator[tuple[Path, Path]]
         with _disk_errors(folder), packed.open("wb") as file:
             _download(asked, asked.window_path("/trace"), {}, file)
         with _disk_errors(folder):
-            found = _unpacked(packed, folder)
-        yield found
+            files = _unpacked(packed, folder)
+        yield files
 
 
 def _unpacked(packed: Path, folder: Path) -> tuple[Path, Path]:
@@ -157,25 +159,19 @@ def _unpacked(packed: Path, folder: Path) -> tuple[Path, Path]:
     trace, meta = folder / "trace-fetched.parquet", folder / "meta-fetched.yaml"
     try:
         with zipfile.ZipFile(packed) as archive:
-            _copy(archive, ".parquet", trace)
-            _copy(archive, ".yaml", meta)
-            for member in archive.infolist():
-                if member.filename.startswith("collectives-"):
-                    _take_out(archive, member, usual_path(trace))
+            # Names in the archive are not used, as they could point elsewhere.
+            names = archive.namelist()
+            parts = [
+                (next(name for name in names if name.endswith(".parquet")), trace),
+                (next(name for name in names if name.endswith(".yaml")), meta),
+                *((name, usual_path(trace)) for name in names if name.startswith("collectives-")),
+            ]
+            for name, path in parts:
+                with archive.open(name) as member, path.open("wb") as file:
+                    copyfileobj(member, file, 1 << 20)
     except (zipfile.BadZipFile, EOFError, StopIteration, NotImplementedError) as error:
         raise InvalidRequest("the server's answer is not a complete trace: try again") from error
     return trace, meta
-
-
-def _copy(archive: zipfile.ZipFile, ending: str, to: Path) -> None:
-    """Extract by suffix; names in the archive are not used, as they could point elsewhere."""
-    members = archive.infolist()
-    _take_out(archive, next(one for one in members if one.filename.endswith(ending)), to)
-
-
-def _take_out(archive: zipfile.ZipFile, found: zipfile.ZipInfo, to: Path) -> None:
-    with archive.open(found) as packed, to.open("wb") as file:
-        copyfileobj(packed, file, 1 << 20)
 
 
 @contextmanager
@@ -190,18 +186,16 @@ def _disk_errors(folder: Path) -> Iterator[None]:
 
 
 def _download(asked: source.ExportSource, path: str, query: dict[str, str], file: BinaryIO) -> None:
-    """Write the server's answer to a file."""
-    with asked.server() as server:
-        _write_pieces(server.pieces(path, query), file)
+    """Write the server's answer to a file.
 
-
-def _write_pieces(pieces: Iterator[bytes], file: BinaryIO) -> None:
-    """A terminal shows how much has come, as the server may be drawing the rest."""
-    from rich.progress import BarColumn, DownloadColumn, Progress, TimeElapsedColumn
-
+    A terminal shows how much has come, as the server may be drawing the rest.
+    """
     columns = ("downloading", BarColumn(), DownloadColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=stderr_console(), transient=True) as progress:
+    with (
+        asked.server() as server,
+        Progress(*columns, console=stderr_console(), transient=True) as progress,
+    ):
         task = progress.add_task("downloading", total=None)
-        for piece in pieces:
+        for piece in server.pieces(path, query):
             progress.advance(task, len(piece))
             file.write(piece)

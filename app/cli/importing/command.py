@@ -41,8 +41,7 @@ def import_(
         str | None, typer.Option(help="Id of the new job. Default: the name in the files.")
     ] = None,
     run_key: Annotated[
-        str | None,
-        typer.Option(help="Push as a new run of an existing job that has ended."),
+        str | None, typer.Option(help="Push as a new run of an existing job that has ended.")
     ] = None,
     mapped: Annotated[
         list[str] | None,
@@ -81,7 +80,9 @@ def import_(
     from app.trace.readers import registry
 
     if format_ == "formats":
-        typer.echo(_formats())
+        width = max(map(len, registry.FORMATS))
+        for row in registry.FORMATS.values():
+            typer.echo(f"{row.name:{width}}  {row.description}")
         return
     chosen = registry.format_named(format_)
     paths = distinct_files(named)
@@ -94,6 +95,7 @@ def import_(
 
 
 def _import_ops(opened: "OperationImport", target: "ImportTarget", first: Path) -> None:
+    from app.cli.importing.destinations import push_run, save_trace
     from app.engine.memory import release_large_blocks
     from app.trace.readers.published.meta import trace_name
 
@@ -104,42 +106,27 @@ def _import_ops(opened: "OperationImport", target: "ImportTarget", first: Path) 
         job = described.job(target.job or trace_name(target.out or first))
         typer.echo(describe_import(described, job), err=True)
         if target.out is not None:
-            from app.cli.importing.destinations import save_trace
-
             save_trace(opened, described, job, target.out)
             typer.echo(f"{printable(str(target.out))}")
         elif target.url is not None:
-            from app.cli.importing.destinations import push_run
-
             typer.echo(push_run(opened, described, job, target))
         else:
-            # Nothing is said if what is only looked at could be written, too.
+            # Reads all rows: faults that would stop a write are reported here, too.
             with stderr_console().status("checking"):
                 for _ in opened.chunks():
                     pass
 
 
-def _formats() -> str:
-    """Every format, one per line."""
-    from app.trace.readers.registry import FORMATS
-
-    width = max(map(len, FORMATS))
-    return "\n".join(f"{row.name:{width}}  {row.what}" for row in FORMATS.values())
-
-
 def describe_import(described: "ImportSummary", job: "Job") -> str:
     """The job and sizes of the files, and the missing data."""
     sizes = job.parallelism
-    axes = (("dp", sizes.dp_size), ("pp", sizes.pp_size), ("tp", sizes.tp_size))
-    more = (("vpp", sizes.vpp_size), ("dsp", sizes.dsp_size), ("ep", sizes.ep_size))
-    named = [f"{name} {size}" for name, size in (*axes, *(axis for axis in more if axis[1] > 1))]
+    named = [f"dp {sizes.dp_size}", f"pp {sizes.pp_size}", f"tp {sizes.tp_size}"]
+    others = (("vpp", sizes.vpp_size), ("dsp", sizes.dsp_size), ("ep", sizes.ep_size))
+    named += [f"{name} {size}" for name, size in others if size > 1]
     run = f", run {described.run_key}" if described.run_key is not None else ""
     labels = "".join(f", {key} {value}" for key, value in described.labels.items())
-    counts = (
-        plural(described.num_ops, "operation"),
-        plural(len(described.steps), "step"),
-        plural(len(described.places), "worker"),
-    )
-    first = f"{job.name}{run}{labels}: {', '.join(counts)} ({', '.join(named)})"
+    steps, workers = plural(len(described.steps), "step"), plural(len(described.places), "worker")
+    counts = f"{plural(described.num_ops, 'operation')}, {steps}, {workers}"
+    first = f"{job.name}{run}{labels}: {counts} ({', '.join(named)})"
     lacking = [f"- {missing.what}: {missing.cost}" for missing in described.missing]
     return "\n".join(map(printable, [first, *["The files lack:"] * bool(lacking), *lacking]))

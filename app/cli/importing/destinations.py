@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import paceline_client
+from rich.progress import Progress
 
 from app.cli import pushing
 from app.cli.ingest_client import IngestClient, default_ranks
@@ -29,14 +30,11 @@ def save_trace(
     opened: "OperationImport", described: "ImportSummary", job: "Job", out: Path
 ) -> None:
     """Write both files; atomic."""
-    from rich.progress import Progress
-
     from app.trace.readers.published import collective_files, trace_files
     from app.trace.readers.published.meta import usual_path
 
-    total = described.num_ops
     with Progress(console=stderr_console(), transient=True) as progress:
-        bar = progress.add_task("writing", total=total)
+        bar = progress.add_task("writing", total=described.num_ops)
         with written_whole(usual_path(out)) as about, written_whole(out) as file:
             trace_files.write_import(opened, job, file, lambda rows: progress.advance(bar, rows))
             about.write(trace_files.import_meta_text(described, job).encode())
@@ -54,13 +52,12 @@ def push_run(
     opened: "OperationImport", described: "ImportSummary", job: "Job", target: "ImportTarget"
 ) -> str:
     """Push the run and wait for the server; returns the address of the job's page."""
-    from rich.progress import Progress
-
     if target.url is None:
         raise InvalidRequest("--url: name the server")
-    if job.parallelism.num_workers > _MAX_WORKERS:
+    sizes = job.parallelism
+    if sizes.num_workers > _MAX_WORKERS:
         raise InvalidRequest(
-            f"{job.parallelism.num_workers:,} workers are more than an import can push "
+            f"{sizes.num_workers:,} workers are more than an import can push "
             f"({_MAX_WORKERS:,}): write a file with --out and analyse that"
         )
     token = target.token or local_token()
@@ -74,7 +71,7 @@ def push_run(
         )
     ranks, hosts = default_ranks(job), {}
     for rank, place in described.places.items():
-        ranks[place.dp_rank * job.parallelism.pp_size + place.stage] = rank
+        ranks[place.dp_rank * sizes.pp_size + place.stage] = rank
         if place.host is not None:
             hosts[place.dp_rank, place.stage] = place.host
     with (
@@ -117,20 +114,19 @@ def _push_chunks(
 ) -> Iterator[int]:
     """Yields the number of operations of each part pushed."""
     begin_ns, num_pending = time.time_ns(), 0
-    for step, of_step in groupby(opened.chunks(), key=lambda chunk: int(chunk.step[0])):
-        chunks = list(of_step)
-        shift_ns = 0
+    pp_size = job.parallelism.pp_size
+    for step, step_chunks in groupby(opened.chunks(), key=lambda chunk: int(chunk.step[0])):
+        chunks, shift_ns = list(step_chunks), 0
         if not described.has_absolute_times:  # laid end to end, from now on
             shift_ns = begin_ns - min(int(chunk.start_ns.min()) for chunk in chunks)
             ends = (int((chunk.start_ns + chunk.duration_ns).max()) for chunk in chunks)
             begin_ns = max(ends) + shift_ns
         num_ops = sum(chunk.step.size for chunk in chunks)
-        for chunk in chunks:
-            recorder = recorders[chunk.dp_rank * job.parallelism.pp_size + chunk.stage]
-            _record(recorder, chunk, chunk.start_ns + shift_ns, job)
-        for worker in {(chunk.dp_rank, chunk.stage) for chunk in chunks}:
-            recorder = recorders[worker[0] * job.parallelism.pp_size + worker[1]]
-            recorder.step_done(step)
+        workers = [chunk.dp_rank * pp_size + chunk.stage for chunk in chunks]
+        for worker, chunk in zip(workers, chunks, strict=True):
+            _record(recorders[worker], chunk, chunk.start_ns + shift_ns, job)
+        for worker in set(workers):
+            recorders[worker].step_done(step)
         num_pending += num_ops
         if num_pending >= _ROWS_PER_CHUNK:
             pushing.deliver(recorders, warnings)

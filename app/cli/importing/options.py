@@ -32,17 +32,15 @@ def distinct_files(named: Sequence[Path] | None) -> tuple[Path, ...]:
         raise InvalidRequest("no file is named: name all files of one run after the format")
     seen: dict[Path, Path] = {}
     for path in named:
-        whole = path.resolve()
-        if whole in seen:
-            raise InvalidRequest(f"{path}: the same file as {seen[whole]}: name each file once")
-        seen[whole] = path
+        absolute = path.resolve()
+        if absolute in seen:
+            raise InvalidRequest(f"{path}: the same file as {seen[absolute]}: name each file once")
+        seen[absolute] = path
     return tuple(named)
 
 
-def refuse_conflicts(target: ImportTarget, paths: Sequence[Path], meta: Path | None) -> None:
+def refuse_conflicts(target: ImportTarget, paths: Sequence[Path], meta_path: Path | None) -> None:
     """Check that there is one target, which is none of the input files."""
-    from app.trace.readers.published.meta import usual_path
-
     if target.out and target.url:
         raise InvalidRequest("--out and --url: write a file or push to a server, not both")
     if target.run_key is not None and not target.url:
@@ -51,8 +49,8 @@ def refuse_conflicts(target: ImportTarget, paths: Sequence[Path], meta: Path | N
         return
     if target.out == STANDARD_OUTPUT:
         raise InvalidRequest("--out -: a trace is binary: name a file")
-    for written in (target.out, usual_path(target.out)):
-        for read in (*paths, *([meta] if meta else [])):
+    for written in (target.out, meta.usual_path(target.out)):
+        for read in (*paths, *([meta_path] if meta_path else [])):
             if written.exists() and read.exists() and written.samefile(read):
                 raise InvalidRequest(
                     f"--out {target.out}: {written.name} is an input file: name another file"

@@ -9,11 +9,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
+from rich.progress import track
 
 from app.cli.options import token_option
 from app.cli.output import STANDARD_OUTPUT, write_json
+from app.cli.replay import job_id_of, local_token, parse_speed
 from app.cli.terminal import stderr_console
 from app.errors import InvalidRequest
+from app.trace.job import Parallelism
 
 if TYPE_CHECKING:
     from app.synth.job import SimulatedRun
@@ -65,14 +68,12 @@ def simulate(
         bool, typer.Option("--list-faults", help="Print every fault with its keys, and exit.")
     ] = False,
     layers: Annotated[
-        str | None,
-        typer.Option(help="Number of layers, or of each chunk as in 17,16,16,15."),
+        str | None, typer.Option(help="Number of layers, or of each chunk as in 17,16,16,15.")
     ] = None,
     hidden: Annotated[int | None, typer.Option(min=1, help="The model's hidden size.")] = None,
     seq_len: Annotated[int | None, typer.Option(min=1, help="Tokens per micro-batch.")] = None,
     noise: Annotated[
-        float,
-        typer.Option(min=0, help="Coefficient of variation of computation times."),
+        float, typer.Option(min=0, help="Coefficient of variation of computation times.")
     ] = 0.015,
     tail: Annotated[
         str, typer.Option(help="Kind of noise: log-normal, pareto or heavy-tailed.", metavar="KIND")
@@ -97,8 +98,7 @@ def simulate(
         int, typer.Option(min=0, help="Steps between checkpoints; 0: none.")
     ] = 0,
     records_gpus: Annotated[
-        bool,
-        typer.Option("--gpus-tell", help="Record the GPUs' clocks and temperatures."),
+        bool, typer.Option("--gpus-tell", help="Record the GPUs' clocks and temperatures.")
     ] = False,
     seed: Annotated[
         int, typer.Option(min=0, help="Random seed; the same seed gives the same trace.")
@@ -122,8 +122,7 @@ def simulate(
         typer.Option("--json", help="With the study: write it here; - is standard output."),
     ] = None,
     chart: Annotated[
-        Path | None,
-        typer.Option(help="With the study: write a chart here.", metavar="FILE.html"),
+        Path | None, typer.Option(help="With the study: write a chart here.", metavar="FILE.html")
     ] = None,
 ) -> None:
     """Simulate a job with known faults: write its trace, and what each fault truly costs.
@@ -144,13 +143,18 @@ def simulate(
     if out is not None and out.suffix != ".parquet":
         raise InvalidRequest(f"--out {out}: name a FILE.parquet")
     if to is not None:
-        _refuse_target(to, job)
+        from app.cli.ingest_client import refuse_address, refuse_job_id
+
+        # Before looking for a token.
+        refuse_address("--to", to)
+        if job is not None:
+            refuse_job_id(job)
 
     from app.cli.simulating import job as described
     from app.synth.cluster import Cluster
     from app.synth.job import SimulatedJob
     from app.synth.normal_variation import SpecialSteps
-    from app.trace.job import Parallelism
+    from app.trace.readers.published import meta
 
     sizes = Parallelism(dp, pp, tp_size=tp, vpp_size=chunks)
     model = described.ModelOptions(layers, hidden, seq_len)
@@ -158,7 +162,7 @@ def simulate(
     simulated = SimulatedJob(
         sizes,
         microbatches,
-        name=_name(out, job),
+        name=meta.trace_name(out) if out is not None else job or "made",
         costs=described.costs(sizes, model, noise, tail),
         faults=tuple(fault for _, fault in parsed.by_text),
         seed=seed,
@@ -177,24 +181,7 @@ def simulate(
         _stream(attempts, to, token, pace)
 
 
-def _name(out: Path | None, job: str | None) -> str:
-    from app.trace.readers.published import meta
-
-    return meta.trace_name(out) if out is not None else job or "made"
-
-
-def _refuse_target(url: str, job: str | None) -> None:
-    """Check the address and the job id before looking for a token."""
-    from app.cli.ingest_client import refuse_address, refuse_job_id
-
-    refuse_address("--to", url)
-    if job is not None:
-        refuse_job_id(job)
-
-
 def _write(attempts: "list[SimulatedRun]", out: Path) -> None:
-    from rich.progress import track
-
     from app.cli.simulating.output import write_traces
 
     def progress(steps: Sequence[int]) -> Iterable[int]:
@@ -207,31 +194,28 @@ def _write(attempts: "list[SimulatedRun]", out: Path) -> None:
 def _stream(attempts: "list[SimulatedRun]", url: str, token: str | None, pace: str) -> None:
     from app.cli.ingest_client import IngestClient
     from app.cli.pushing import WallClock
-    from app.cli.replay import job_id_of, local_token, parse_speed
     from app.cli.simulating.output import push_runs
 
     speed = parse_speed("--pace", pace)
-    server = IngestClient(
-        url, token or local_token(), job_id_of(attempts[0].job.name), option="--to"
-    )
+    job_id = job_id_of(attempts[0].job.name)
+    server = IngestClient(url, token or local_token(), job_id, option="--to")
     push_runs(attempts, server, speed, WallClock())
     server.end()
     typer.echo(server.page)
 
 
 def _print_study(json_out: Path | None, chart: Path | None) -> None:
-    from app.cli.simulating.study import WIDTH as STUDY_WIDTH
-    from app.cli.simulating.study import straggler_study, study_table, write_chart
+    from app.cli.simulating import study
 
     if chart is not None:
-        write_chart(chart)
+        study.write_chart(chart)
     if json_out is not None:
-        write_json(straggler_study(), json_out)
+        write_json(study.straggler_study(), json_out)
     if json_out != STANDARD_OUTPUT:
         console = Console()
         # In a narrower console the table would lose digits.
-        console.width = max(console.width, STUDY_WIDTH)
-        console.print(study_table())
+        console.width = max(console.width, study.WIDTH)
+        console.print(study.study_table())
 
 
 _ONLY_WITH_STUDY = ("json_out", "chart")
@@ -240,23 +224,19 @@ _ONLY_WITH_TO = ("pace", "token", "job")
 
 def _refuse_ignored(context: typer.Context) -> None:
     """Check that every given option has an effect."""
-    given = _typed_parameters(context)
+    # On the command line, not by the environment.
+    sources = {name: context.get_parameter_source(name) for name in context.params}
+    given = [name for name, source in sources.items() if source and source.name == "COMMANDLINE"]
     for alone, with_it in (("straggler_study", _ONLY_WITH_STUDY), ("list_faults", ())):
         if alone in given:
             others = [name for name in given if name not in (alone, *with_it)]
             _refuse(context, others, f"has no effect with {_option_name(context, alone)}")
             return
-    if "straggler_study" not in given:
-        others = [name for name in given if name in _ONLY_WITH_STUDY]
-        _refuse(context, others, "needs --straggler-study")
+    _refuse(
+        context, [name for name in given if name in _ONLY_WITH_STUDY], "needs --straggler-study"
+    )
     if "to" not in given:
         _refuse(context, [name for name in given if name in _ONLY_WITH_TO], "needs --to")
-
-
-def _typed_parameters(context: typer.Context) -> list[str]:
-    """Parameters given on the command line, not by the environment."""
-    sources = {name: context.get_parameter_source(name) for name in context.params}
-    return [name for name, source in sources.items() if source and source.name == "COMMANDLINE"]
 
 
 def _refuse(context: typer.Context, names: list[str], why: str) -> None:

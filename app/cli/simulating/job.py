@@ -52,7 +52,11 @@ def parse_fault(text: str) -> Fault | JobEvent:
     name, _, given = text.partition(":")
     kind = (FAULTS | EVENTS).get(name)
     if kind is None:
-        raise InvalidRequest(f"--fault {text}: there is no fault {name!r}: {_nearest(name)}")
+        near = difflib.get_close_matches(name, (*FAULTS, *EVENTS), n=1)
+        meant = f"did you mean {near[0]}? " if near else ""
+        raise InvalidRequest(
+            f"--fault {text}: there is no fault {name!r}: {meant}--list-faults shows all"
+        )
     try:
         return _fault_of(kind, _given_values(given))
     except InvalidRequest as error:
@@ -62,12 +66,12 @@ def parse_fault(text: str) -> Fault | JobEvent:
 def fault_settings(kind: type[Fault | JobEvent]) -> list[FaultSetting]:
     """The keys of a fault, required ones first."""
     hints = get_type_hints(kind)
-    found = [
-        FaultSetting(option_key(field.name), field.name, hints[field.name], _default(field))
+    settings = [
+        FaultSetting(_option_key(field.name), field.name, hints[field.name], _default(field))
         for field in fields(kind)
         if field.name != "when"
     ]
-    return sorted(found, key=lambda setting: setting.default is not None)
+    return sorted(settings, key=lambda setting: setting.default is not None)
 
 
 # Values that show what a required key takes; they fit a job of the default size.
@@ -101,15 +105,9 @@ def fault_example(kind: type[Fault | JobEvent]) -> str:
     return f"--fault {kind.name}" + f":{keys}" * bool(keys)
 
 
-def option_key(field: str) -> str:
+def _option_key(field: str) -> str:
     """A field's name on the command line."""
     return _KEYS.get(field, field.removeprefix("is_").replace("_", "-"))
-
-
-def _nearest(name: str) -> str:
-    near = difflib.get_close_matches(name, (*FAULTS, *EVENTS), n=1)
-    meant = f"did you mean {near[0]}? " if near else ""
-    return f"{meant}--list-faults shows all"
 
 
 def _fault_of(kind: type[Fault | JobEvent], given: dict[str, str]) -> Fault | JobEvent:
@@ -127,8 +125,8 @@ def _fault_of(kind: type[Fault | JobEvent], given: dict[str, str]) -> Fault | Jo
         if setting.key in given:
             values[setting.field] = _value(setting.key, setting.type, given[setting.key])
         elif setting.default is None:
-            what = _TYPE_NAMES[setting.type]
-            raise InvalidRequest(f"{setting.key} is missing, {what}, as in {fault_example(kind)}")
+            value = _TYPE_NAMES[setting.type]
+            raise InvalidRequest(f"{setting.key} is missing, {value}, as in {fault_example(kind)}")
     fault = kind(**values)
     times = [getattr(fault, field.name) for field in fields(fault) if field.name in _TIMES]
     if times and all(factor == 1.0 for factor in times):
@@ -160,8 +158,8 @@ def _value(key: str, type_: Any, text: str) -> Any:
 
 
 def _worker(text: str) -> tuple[int, int]:
-    dp_rank, stage = text.split("/")
-    return int(dp_rank), int(stage)
+    dp_rank, stage = map(int, text.split("/"))
+    return dp_rank, stage
 
 
 def _default(field: "Field[Any]") -> str | None:
@@ -213,18 +211,15 @@ def fault_list() -> str:
 
 
 def _fault_lines(kind: type[Fault | JobEvent]) -> str:
+    """Name, cause and sentence; an example that works as it is, and the keys with defaults."""
     sentence = (inspect.getdoc(kind) or "").split("\n")[0]
-    return f"{kind.name} (cause: {kind.cause or 'none'})\n  {sentence}\n  {_usage(kind)}\n"
-
-
-def _usage(kind: type[Fault | JobEvent]) -> str:
-    """An example that works as it is, and the keys that may be left out, with their defaults."""
     optional = ",".join(
         f"{setting.key}={setting.default}"
         for setting in fault_settings(kind)
         if setting.default is not None
     )
-    return fault_example(kind) + (f"  (also: {optional})" if optional else "")
+    usage = fault_example(kind) + (f"  (also: {optional})" if optional else "")
+    return f"{kind.name} (cause: {kind.cause or 'none'})\n  {sentence}\n  {usage}\n"
 
 
 # The server accepts operations of up to a day; faults lengthen them.
@@ -241,12 +236,12 @@ class ModelOptions:
 
     def model(self) -> TransformerModel:
         """The model, with defaults for options that are not given."""
-        given: dict[str, Any] = {"hidden_size": self.hidden, "seq_len": self.seq_len}
+        sizes = {"hidden_size": self.hidden, "seq_len": self.seq_len}
+        given: dict[str, Any] = {name: size for name, size in sizes.items() if size is not None}
         if self.layers is not None:
             counts = _counts(self.layers)
             given |= {"num_layers": sum(counts), "layers": counts if len(counts) > 1 else ()}
-        known = {name: value for name, value in given.items() if value is not None}
-        return TransformerModel(**known)
+        return TransformerModel(**given)
 
 
 def costs(parallelism: Parallelism, model: ModelOptions, noise: float, tail: str) -> OperationCosts:
@@ -256,13 +251,13 @@ def costs(parallelism: Parallelism, model: ModelOptions, noise: float, tail: str
     usual = replace(OperationCosts(), noise=noise, tail=NOISES[tail]())
     if (model.layers, model.hidden, model.seq_len) == (None, None, None):
         return usual
-    found = model.model().costs(parallelism, NetworkModel(), usual)
-    if found.backward_s > _MAX_S:
+    model_costs = model.model().costs(parallelism, NetworkModel(), usual)
+    if model_costs.backward_s > _MAX_S:
         raise InvalidRequest(
-            f"a micro-batch would take {found.backward_s:,.0f} s to go back through a stage: "
+            f"a micro-batch would take {model_costs.backward_s:,.0f} s to go back through a stage: "
             "give a smaller model, or more stages or tensor-parallel ranks"
         )
-    return found
+    return model_costs
 
 
 def schedule_named(name: str | None, num_chunks: int) -> Schedule:

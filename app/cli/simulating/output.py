@@ -13,7 +13,7 @@ from rich.progress import Progress
 from app.cli import pushing
 from app.cli.ingest_client import IngestClient, default_ranks
 from app.cli.output import write_json
-from app.cli.pushing import PacingClock, PushTimeline, ordered_timeline
+from app.cli.pushing import PushTimeline, WallClock, ordered_timeline
 from app.cli.terminal import stderr_console
 from app.errors import InvalidRequest
 from app.synth.job import SimulatedJob, SimulatedRun, StepProgress
@@ -24,7 +24,7 @@ from app.trace.window import Trace
 
 
 def write_traces(attempts: Sequence[SimulatedRun], out: Path, progress: StepProgress) -> list[str]:
-    """Write a trace, its meta file and its truth for each run; returns a line about each.
+    """Write a trace, its meta file and its truth of every run; returns a line per run.
 
     The first run goes to `out`, the n-th to a file whose name ends in -n.
     """
@@ -36,14 +36,9 @@ def write_traces(attempts: Sequence[SimulatedRun], out: Path, progress: StepProg
         trace, origin_ns = _trace_of(record)
         trace_files.write(trace, record.job, path, hosts=record.hosts, origin_ns=origin_ns)
         truth = {**truth_of(attempt.job, attempt.steps, progress), "epoch": attempt.epoch}
-        write_json(truth, truth_path(path))
+        write_json(truth, path.with_name(f"truth-{meta.trace_name(path)}.json"))
         lines.append(f"{path}: {record.num_ops:,} operations in {len(record.steps):,} steps")
     return lines
-
-
-def truth_path(trace_path: Path) -> Path:
-    """truth-NAME.json beside trace-NAME.parquet."""
-    return trace_path.with_name(f"truth-{meta.trace_name(trace_path)}.json")
 
 
 def _trace_of(record: RecordedSteps) -> tuple[Trace, dict[int, int]]:
@@ -62,7 +57,7 @@ _MAX_OPS_AT_ONCE = 200_000
 
 
 def push_runs(
-    attempts: Sequence[SimulatedRun], server: IngestClient, speed: float, clock: PacingClock
+    attempts: Sequence[SimulatedRun], server: IngestClient, speed: float, clock: WallClock
 ) -> None:
     """Push all runs, and wait until the server has accepted everything."""
     for attempt in attempts:
@@ -82,11 +77,7 @@ def push_runs(
 
 
 def _push_run(
-    attempt: SimulatedRun,
-    server: IngestClient,
-    speed: float,
-    clock: PacingClock,
-    warnings: list[str],
+    attempt: SimulatedRun, server: IngestClient, speed: float, clock: WallClock, warnings: list[str]
 ) -> Iterator[int]:
     """Yields the number of steps of each part that is pushed and accepted."""
     simulated = attempt.job

@@ -8,7 +8,7 @@ from typing import Any
 from rich.table import Table
 
 from app import formatting
-from app.charts.base.figure import Cell, PlotlyFigure, axis, layout, meta, numbers, title
+from app.charts.base.figure import PlotlyFigure, axis, layout, meta, numbers, title
 from app.charts.base.plotly import PlotlyTrace
 from app.charts.base.theme import LIGHT, Theme
 from app.cli.html_report import chart_page
@@ -55,7 +55,10 @@ def straggler_law(tails: Sequence[Tail], workers: Sequence[int], *, theme: Theme
         meta=meta(
             _sentence(tails[0], tails[-1], workers[-1]),
             ["workers", *(tail.label for tail in tails)],
-            [_row(number, position, shares) for position, number in enumerate(workers)],
+            [
+                [number, *(formatting.percent(share[position]) for share in shares)]
+                for position, number in enumerate(workers)
+            ],
         ),
     )
 
@@ -97,10 +100,6 @@ def _sentence(lightest: Tail, heaviest: Tail, num_workers: int) -> str:
     )
 
 
-def _row(num_workers: int, position: int, shares: list[list[float]]) -> list[Cell]:
-    return [num_workers, *(formatting.percent(share[position]) for share in shares)]
-
-
 # Characters that the table takes, or a few more.
 WIDTH = 80
 
@@ -116,7 +115,7 @@ def straggler_study() -> dict[str, Any]:
 
 
 def study_table() -> Table:
-    """The same for a terminal: a row for each number of workers."""
+    """The same for a terminal: a row per number of workers."""
     title = "efficiency = mean / expected largest, in %"
     table = Table(box=None, pad_edge=False, collapse_padding=True, title=title)
     table.add_column("\nworkers", justify="right", no_wrap=True)

@@ -5,16 +5,33 @@ alone.
 Imported by: cli.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console, RenderableType
 from rich.table import Column, Table
 
+from app.cli.output import STANDARD_OUTPUT, write_json
+
 
 def stderr_console() -> Console:
     """A console on standard error."""
     return Console(stderr=True)
+
+
+def show(
+    json_out: Path | None,
+    as_json: Callable[[], object],
+    in_words: Callable[[], RenderableType],
+    *,
+    crop: bool = True,
+) -> None:
+    """Write a result as JSON to the file of --json, and print it unless that was the terminal."""
+    if json_out is not None:
+        write_json(as_json(), json_out)
+    if json_out != STANDARD_OUTPUT:
+        Console().print(in_words(), crop=crop)
 
 
 def plain_table(

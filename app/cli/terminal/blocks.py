@@ -41,7 +41,7 @@ Figure = TypeVar("Figure")
 
 
 def known(figure: Figure | None) -> Figure:
-    """A figure that no analysed window lacks."""
+    """The figure, which every analysed window has."""
     assert figure is not None  # noqa: S101
     return figure
 

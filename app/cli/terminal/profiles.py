@@ -18,16 +18,29 @@ from app.result.window_result import WindowResult
 _MAX_RANKS = 32
 _MAX_TRANSFERS = 12
 _MAX_NOTES = 10
+# Headings of the parts of a step, and the fields that have their seconds.
+_PARTS = {
+    "computing": "computing_s",
+    "exposed comm.": "communicating_exposed_s",
+    "of it waiting": "waiting_s",
+    "hidden comm.": "communicating_hidden_s",
+    "copying": "copying_s",
+    "idle": "idle_s",
+}
 _UNITS = ((1e9, "GB"), (1e6, "MB"), (1e3, "KB"), (1, "B"))
 
 
 def profile_summary(result: WindowResult) -> RenderableType:
     """Everything about one result, from the headline to the collectives."""
     profile = known(result.profile)
+    causes_shown = causes(result)
+    if result.findings is None:
+        reason = with_times_sign(printable(known(result.ruled_out)[0].reason))
+        causes_shown = [Text("\nCauses", style="bold"), Text(f"No verdict: {reason}.")]
     shown = [
         *_headline(result, profile),
         *_refusals(profile),
-        *(_no_verdict(result) if result.findings is None else causes(result)),
+        *causes_shown,
         Text("\nWhere the time of a step goes, by rank", style="bold"),
         _breakdown(profile.breakdown),
     ]
@@ -49,59 +62,36 @@ def _headline(result: WindowResult, profile: ProfileBlock) -> list[RenderableTyp
     return [*lines, *(Text(printable(sentence)) for sentence in others)]
 
 
-def _no_verdict(result: WindowResult) -> list[RenderableType]:
-    reason = known(result.ruled_out)[0].reason
-    return [
-        Text("\nCauses", style="bold"),
-        Text(f"No verdict: {with_times_sign(printable(reason))}."),
-    ]
-
-
 def _refusals(profile: ProfileBlock) -> list[RenderableType]:
-    refusals = profile.refusals
-    if not refusals:
-        return []
-    shown = [
+    shown: list[RenderableType] = [
         Text(f"left out: {printable(refusal)}", style="magenta")
-        for refusal in refusals[:_MAX_NOTES]
+        for refusal in profile.refusals[:_MAX_NOTES]
     ]
-    if len(refusals) > _MAX_NOTES:
-        shown.append(Text(f"and {len(refusals) - _MAX_NOTES:,} more files are left out"))
-    return [*shown]
+    if (more := len(profile.refusals) - _MAX_NOTES) > 0:
+        shown.append(Text(f"and {more:,} more files are left out"))
+    return shown
 
 
 def _breakdown(ranks: Sequence[RankBreakdown]) -> RenderableType:
     """The ranks that compute longest and shortest where they do not all fit."""
-    names = ("computing", "exposed comm.", "of it waiting", "hidden comm.", "copying", "idle")
-    shown = _extremes(ranks)
-    rows = ((f"{rank.rank:,}", seconds(rank.step_s), *_shares(rank)) for rank in shown)
-    table = plain_table(right_aligned("rank", "step", *names), rows, header_style="dim")
-    if len(shown) == len(ranks):
+    shown = ranks
+    if (more := len(ranks) - _MAX_RANKS) > 0:
+        longest_first = sorted(ranks, key=lambda rank: -rank.computing_s)
+        half = _MAX_RANKS // 2
+        shown = [*longest_first[:half], *longest_first[-half:]]
+    rows = (
+        (
+            f"{rank.rank:,}",
+            seconds(rank.step_s),
+            *(_share(getattr(rank, field), rank.step_s) for field in _PARTS.values()),
+        )
+        for rank in shown
+    )
+    table = plain_table(right_aligned("rank", "step", *_PARTS), rows, header_style="dim")
+    if more <= 0:
         return table
-    more = (
-        f"and {len(ranks) - len(shown):,} ranks that compute longer than some and less than others"
-    )
-    return Group(table, Text(more, style="dim"))
-
-
-def _shares(rank: RankBreakdown) -> list[str]:
-    parts_s = (
-        rank.computing_s,
-        rank.communicating_exposed_s,
-        rank.waiting_s,
-        rank.communicating_hidden_s,
-        rank.copying_s,
-        rank.idle_s,
-    )
-    return [_share(part_s, rank.step_s) for part_s in parts_s]
-
-
-def _extremes(ranks: Sequence[RankBreakdown]) -> Sequence[RankBreakdown]:
-    if len(ranks) <= _MAX_RANKS:
-        return ranks
-    ordered = sorted(ranks, key=lambda rank: -rank.computing_s)
-    half = _MAX_RANKS // 2
-    return [*ordered[:half], *ordered[-half:]]
+    text = f"and {more:,} ranks that compute longer than some and less than others"
+    return Group(table, Text(text, style="dim"))
 
 
 def _share(part_s: float | None, step_s: float) -> str:
@@ -157,10 +147,6 @@ def _bytes(number: float | None, per: str = "") -> str:
 def _notes(result: WindowResult, profile: ProfileBlock) -> list[RenderableType]:
     notes = [printable(note) for note in profile.notes]
     notes += [f"step {skip.step:,} is left out: {skip.reason}" for skip in result.skipped_steps]
-    if not notes:
-        return []
-    shown: list[RenderableType] = [Text("\nNotes", style="bold")]
-    shown += [Text(note) for note in notes[:_MAX_NOTES]]
-    if len(notes) > _MAX_NOTES:
-        shown.append(Text(f"and {len(notes) - _MAX_NOTES:,} more"))
-    return shown
+    if (more := len(notes) - _MAX_NOTES) > 0:
+        notes[_MAX_NOTES:] = [f"and {more:,} more"]
+    return [Text("\nNotes", style="bold"), *map(Text, notes)] if notes else []

@@ -35,6 +35,7 @@ from app.result.causes import SILENT_WORKER
 from app.result.figures import num_slowest_workers
 from app.result.finding import Finding, RuledOut
 from app.result.window_result import TopFix, WindowResult, mean_s
+from app.result.words import fix_wins, loses, of_ideal
 
 Ranks = Sequence[Sequence[int]]
 
@@ -52,17 +53,17 @@ _MAIN_SHARE = 0.5
 def headline(result: WindowResult, ranks: Ranks | None = None) -> list[Text]:
     """The slowdown and its cost, then the most costly finding, if any."""
     name, slowdown = printable(result.job.name), known(result.slowdown)
-    text = f"{name} runs at {format_times(slowdown, 2)} of its ideal"
+    text = f"{name} runs at {of_ideal(result.slowdown)}"
     remarked = [Text(printable(text)) for text in remarks(result)]
     late = [*_late_launches(result, ranks), *remarked]
-    found = _most_costly(result)
-    if result.fidelity.verdict == "low" and not found:
+    leading = _most_costly(result)
+    if result.fidelity.verdict == "low" and not leading:
         return [Text(f"{text}.", style="bold"), _caveat(result), *late]
     if slowdown < _MIN_LAUNCH_SLOWDOWN:
-        quiet = "" if late or found else " Nothing stands out."
-        return [Text(f"{text}.{quiet}", style="bold"), *found, *late]
-    lost = f"{text}: it loses {percent(known(result.gpu_time_wasted), 0)} of its GPU time."
-    return [Text(lost, style="bold"), *found, *late]
+        quiet = "" if late or leading else " Nothing stands out."
+        return [Text(f"{text}.{quiet}", style="bold"), *leading, *late]
+    lost = f"{text}: it {loses(known(result.gpu_time_wasted))}."
+    return [Text(lost, style="bold"), *leading, *late]
 
 
 def _most_costly(result: WindowResult) -> list[Text]:
@@ -131,18 +132,18 @@ def clamp_share(share: float) -> float:
 
 def causes(result: WindowResult) -> list[RenderableType]:
     """A sentence per finding, most costly first, and a line per cause ruled out."""
-    found, others = result.findings, result.ruled_out
+    others = result.ruled_out
     if others is None:
         return []
     return [
         Text("\nCauses", style="bold"),
-        *_found(result, found),
+        *_findings(result, result.findings),
         Text("\nChecked and ruled out", style="bold"),
         _ruled_out(others),
     ]
 
 
-def _found(result: WindowResult, findings: Sequence[Finding] | None) -> list[Text]:
+def _findings(result: WindowResult, findings: Sequence[Finding] | None) -> list[Text]:
     if findings is None:
         return [Text("Withheld: the replay differs too much from the record to name a cause.")]
     if not findings:
@@ -158,8 +159,9 @@ def _cause(finding: Finding) -> Text:
 def _fix(advice: TopFix | None) -> list[Text]:
     if advice is None:
         return []
-    gain = f"{advice.speed_up:.2f}{TIMES} as fast, predicted"
-    return [Text(f"Fix: {printable(advice.title)}, {gain}. `paceline advise` has more.")]
+    wins = fix_wins(advice.gpu_hours_per_day, advice.gpu_hours_per_day_range)
+    gain = f"{formatting.ratio(advice.speed_up)} as fast, {wins}"
+    return [Text(f"Fix: {printable(advice.title)}: {gain}. `paceline advise` has more.")]
 
 
 def _ruled_out(causes: Sequence[RuledOut]) -> Table:
@@ -292,8 +294,8 @@ def _figure_rows(result: WindowResult) -> list[tuple[str, str, str]]:
         ("discrepancy", discrepancy, "simulated against recorded; low above 5 %"),
         ("GPU time wasted", percent(known(result.gpu_time_wasted), 1), "1 - 1 / slowdown"),
         ("GPU-hours lost", f"{known(result.gpu_hours_lost):z,.2f}", "in these steps"),
-        ("M_W", _ratio(result.m_w), f"share won back with the {workers} ideal"),
-        ("M_S", _ratio(result.m_s), "share won back with the last stage ideal"),
+        ("won back, workers", _ratio(result.m_w), f"share of the loss, with the {workers} ideal"),
+        ("won back, stage", _ratio(result.m_s), "share of the loss, with the last stage ideal"),
     ]
 
 

@@ -1,6 +1,6 @@
 """Which causes are known, and how is each detected? A class a cause, in files of one idea.
 
-Read `slow_worker.py` first, as an example. A file that is put here is found by itself.
+Read `slow_worker.py` first, as an example. A file needs no entry elsewhere.
 Imported by: diagnosis.
 """
 
@@ -21,18 +21,18 @@ def all_detectors(*, by_arrivals: bool) -> tuple[Detector, ...]:
     for module in iter_modules(__path__):
         import_module(f"{__name__}.{module.name}")
     order = list(CAUSES)
-    found = [
+    detectors = [
         kind()
         for kind in _subclasses()
         if "cause" in vars(kind) and kind.by_arrivals is by_arrivals
     ]
-    return tuple(sorted(found, key=lambda detector: order.index(detector.cause)))
+    return tuple(sorted(detectors, key=lambda detector: order.index(detector.cause)))
 
 
 def _subclasses() -> list[type[Detector]]:
     """Of any depth, in this folder."""
-    found = Detector.__subclasses__()
-    for kind in found:  # what is appended comes in its turn
-        found += kind.__subclasses__()
-    own = dict.fromkeys(kind for kind in found if kind.__module__.startswith(f"{__name__}."))
+    kinds = Detector.__subclasses__()
+    for kind in kinds:  # what is appended comes in its turn
+        kinds += kind.__subclasses__()
+    own = dict.fromkeys(kind for kind in kinds if kind.__module__.startswith(f"{__name__}."))
     return [kind for kind in own if not isabstract(kind)]

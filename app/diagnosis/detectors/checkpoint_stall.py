@@ -7,22 +7,12 @@ long as it is cheap.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import partial
 
 import numpy as np
 from typing_extensions import override
 
-from app import formatting
 from app.diagnosis.case import Case
-from app.diagnosis.detector import (
-    Detector,
-    Suspicion,
-    finding_sentence,
-    is_plural,
-    names_of,
-    percent,
-    plural,
-)
+from app.diagnosis.detector import Detector, Suspicion, is_plural, names_of
 from app.diagnosis.evidence.stops import (
     RegularStops,
     Stop,
@@ -36,8 +26,10 @@ from app.diagnosis.evidence.stops import (
     stops_before_steps,
     usual_step_s,
 )
+from app.diagnosis.statistics.persistence import Onset
+from app.formatting import percent, plural, seconds
 from app.result.finding import Culprit, RuledOut
-from app.result.sentence import BEGIN, STOP, STOPS, TAKES, in_tense
+from app.result.words import BEGIN, STOP, STOPS, TAKES, in_tense
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,10 +38,11 @@ class CheckpointLimits:
 
     # So many stops show an interval: two evaluations, or one and a checkpoint, are alike as well.
     min_stops: int = 3
-    # The longest stop takes at most so many times the shortest one.
+    # The longest stop takes at most so many times the shortest one: each writes the same state.
     max_ratio: float = 3.0
-    # Before steps that begin late, stops every other step may be waits for data.
+    # Steps between two stops: in every step it is the job's usual work.
     min_every: int = 2
+    # Before steps that begin late, stops every other step may be waits for data.
     min_every_at_begin: int = 3
     # A share of GPU time. Cheaper checkpoints are as usual,
     min_cost: float = 0.05
@@ -58,14 +51,15 @@ class CheckpointLimits:
     # Where only a part of a stop is recorded, what some workers stop longer than others: about a
     # tenth of it, if they write alike, so that a smaller part may be of a checkpoint as usual.
     least_cost_seen: float = 0.1 * 0.05
-    # Confidence of stops seen whole, in part, and where the client marks the steps.
+    # Confidence, which is the score as well, of stops seen whole, in part, and where the client
+    # marks the steps.
     confidence: float = 0.85
     confidence_of_little: float = 0.7
     marked_confidence: float = 0.97
 
 
 LIMITS = CheckpointLimits()
-# Who begins how, where a part of the stops was not recorded: with `of_one`, or without.
+# Which workers begin, and how, where a part of the stops was not recorded: by `of_one`.
 _BEGINNERS = {True: ("one worker begins", "late"), False: ("the workers begin", "apart")}
 
 
@@ -79,30 +73,30 @@ class CheckpointStall(Detector):
         marked_s = _marked_s(case)
         if marked_s:
             return self._of_marked(case, marked_s)
-        found = _stops(case)
-        every = _interval(case, found)
+        regular = _stops(case)
+        every = _interval(case, regular)
         if every is None:
-            return self._without_interval(case, found)
-        return self._of_interval(case, found, every)
+            return self._without_interval(case, regular)
+        return self._of_interval(case, regular, every)
 
     def _of_marked(self, case: Case, marked_s: Mapping[int, float]) -> Suspicion | RuledOut:
         lost_s, mean_s = sum(marked_s.values()), float(np.mean([*marked_s.values()]))
         cost = lost_s / (_total_s(case) + lost_s + len(marked_s) * usual_step_s(case))
-        takes = (
-            f"a checkpoint step, as the client marks it, {TAKES} {formatting.seconds(mean_s)} "
-            "longer than others"
+        fact = (
+            f"a checkpoint step, as the client marks it, {TAKES} {seconds(mean_s)} longer than "
+            "others"
         )
         if cost < LIMITS.min_cost:
-            reason = f"{in_tense(takes, is_past=False)}: {percent(cost)} of the time"
+            reason = f"{in_tense(fact, is_past=False)}: {percent(cost)} of the time"
             return self.denied(reason, cost=cost, mean_stop_s=mean_s)
         return Suspicion(
             cause=self.cause,
             score=LIMITS.marked_confidence,
             confidence=LIMITS.marked_confidence,
             culprits=(),
-            wording=partial(finding_sentence, takes),
+            fact=fact,
             cost=cost,
-            persistence="chronic",
+            onset=Onset(None, "chronic"),
             evidence={
                 "steps": list(marked_s),
                 "stops": len(marked_s),
@@ -112,40 +106,40 @@ class CheckpointStall(Detector):
             },
         )
 
-    def _without_interval(self, case: Case, found: RegularStops) -> RuledOut:
-        stops = found.stops
+    def _without_interval(self, case: Case, regular: RegularStops) -> RuledOut:
+        stops = regular.stops
         if not stops:
             reason = "workers stop neither where a step ends or begins nor between two steps"
             return self.denied(reason)
         share = sum(stop.seconds for stop in stops) / _total_s(case)
         longest = longest_of(stops)
-        longest_s = formatting.seconds(longest.seconds)
-        who = "all workers" if longest.is_all else "some workers"
+        longest_s = seconds(longest.seconds)
+        workers = "all workers" if longest.is_all else "some workers"
         where = "at the end of" if longest.place == "end" else "before"
         times = "once" if len(stops) == 1 else f"{len(stops)} times, {percent(share)} of the time"
-        beginners, late = _BEGINNERS[found.of_one]
-        seen = (
-            f"{who} stop {times}, for {longest_s} {where} step {case.steps[longest.at]}"
-            if found.are_whole
+        beginners, late = _BEGINNERS[regular.of_one]
+        stopped = (
+            f"{workers} stop {times}, for {longest_s} {where} step {case.steps[longest.at]}"
+            if regular.are_whole
             else f"{beginners} {plural(len(stops), 'step')} up to {longest_s} {late}"
         )
         answer = self.cannot_tell if share >= LIMITS.least_cost else self.denied
         return answer(
-            f"{seen}: {LIMITS.min_stops} stops at one interval are needed to see a checkpoint",
+            f"{stopped}: {LIMITS.min_stops} stops at one interval are needed to see a checkpoint",
             cost=share,
             stops=len(stops),
         )
 
-    def _of_interval(self, case: Case, found: RegularStops, every: int) -> Suspicion | RuledOut:
-        stops, seconds = found.stops, [stop.seconds for stop in found.stops]
-        mean_s, lost_s = float(np.mean(seconds)), float(np.sum(seconds))
+    def _of_interval(self, case: Case, regular: RegularStops, every: int) -> Suspicion | RuledOut:
+        stops, took_s = regular.stops, [stop.seconds for stop in regular.stops]
+        mean_s, lost_s = float(np.mean(took_s)), float(np.sum(took_s))
         cost = lost_s / _total_s(case)
-        beginners, late = _BEGINNERS[found.of_one]
-        if found.of_one or (not found.are_whole and cost < LIMITS.least_cost_seen):
+        if regular.of_one or (not regular.are_whole and cost < LIMITS.least_cost_seen):
+            beginners, late = _BEGINNERS[regular.of_one]
             return self.cannot_tell(
-                f"every {every} steps {beginners} up to {formatting.seconds(mean_s)} {late}, as "
-                "after a checkpoint: how long that takes is in no step, and times between steps "
-                "are not recorded",
+                f"every {every} steps {beginners} up to {seconds(mean_s)} {late}, as after a "
+                "checkpoint: how long that takes is in no step, and times between steps are not "
+                "recorded",
                 stops=len(stops),
             )
         # Workers that stop in every one of the stops; none where all do.
@@ -155,20 +149,20 @@ class CheckpointStall(Detector):
         workers = sorted(set.intersection(*named)) if named else []
         culprits = case.culprits(workers)
         blamed = blamed_rows(case, stops)
-        confidence = LIMITS.confidence if found.are_whole else LIMITS.confidence_of_little
+        confidence = LIMITS.confidence if regular.are_whole else LIMITS.confidence_of_little
         return Suspicion(
             cause=self.cause,
             score=confidence,
             confidence=confidence,
-            max_confidence=1.0 if found.are_whole else confidence,
+            max_confidence=1.0 if regular.are_whole else confidence,
             culprits=culprits,
-            wording=partial(finding_sentence, _fact(culprits, found, every, mean_s)),
+            fact=_fact(culprits, regular, every, mean_s),
             repair=blamed.repair(case),
             delays=blamed.delays(case),
-            cost=cost if found.are_whole else None,
+            cost=cost if regular.are_whole else None,
             is_cost_recorded=True,
             min_cost=LIMITS.min_cost,
-            persistence="chronic",
+            onset=Onset(None, "chronic"),
             evidence={
                 "workers": [list(worker) for worker in workers],
                 "optypes": sorted({stop.optype for stop in stops if stop.optype}),
@@ -210,24 +204,25 @@ def _stops(case: Case) -> RegularStops:
     With known times between steps, what a step takes longer after a gap belongs to the stop: its
     workers do not all go on at once.
     """
-    seen = {stop.at: stop for stop in long_stops(case) if stop.place in ("end", "between")}
+    stops = {stop.at: stop for stop in long_stops(case) if stop.place in ("end", "between")}
     before = {stop.at: stop for stop in stops_before_steps(case)}
     recorded_s = case.report.recorded_s
     others = np.ones(case.steps.size, np.bool_)
-    others[[*seen, *before]] = False
+    others[[*stops, *before]] = False
     usual_s = float(np.median(recorded_s[others])) if others.any() else usual_step_s(case)
     if any(np.isfinite(gaps_between(case).before_s)):
         span_s = late_begins(case).span_s
-        for at in {*seen} & {*before}:
-            stop, late_s = seen[at], before[at].seconds
-            if stop.place == "between":
+        for at in {*stops} & {*before}:
+            if stops[at].place == "between":
+                late_s = before[at].seconds
                 more_s = float(np.clip(span_s[at] - usual_s, -late_s, late_s))
-                seen[at] = replace(before[at], seconds=stop.seconds + more_s, place="between")
-        return RegularStops(_alike(seen))
+                took_s = stops[at].seconds + more_s
+                stops[at] = replace(before[at], seconds=took_s, place="between")
+        return RegularStops(_alike(stops))
     for at, stop in before.items():
-        if at not in seen and is_whole(case, stop):
-            seen[at] = replace(stop, seconds=float(recorded_s[at]) - usual_s)
-    return RegularStops(_alike(seen)) if seen else begins_apart(case)
+        if at not in stops and is_whole(case, stop):
+            stops[at] = replace(stop, seconds=float(recorded_s[at]) - usual_s)
+    return RegularStops(_alike(stops)) if stops else begins_apart(case)
 
 
 def _alike(stops: Mapping[int, Stop]) -> list[Stop]:
@@ -236,9 +231,9 @@ def _alike(stops: Mapping[int, Stop]) -> list[Stop]:
     return [stops[at] for at in sorted(stops) if stops[at].seconds >= longest_s / LIMITS.max_ratio]
 
 
-def _interval(case: Case, found: RegularStops) -> int | None:
+def _interval(case: Case, regular: RegularStops) -> int | None:
     """Steps between two stops, if they come at one interval and are about equally long."""
-    stops = found.stops
+    stops = regular.stops
     steps = np.unique(case.steps[np.array([stop.at for stop in stops], np.int64)])
     if steps.size < LIMITS.min_stops:
         return None
@@ -248,25 +243,24 @@ def _interval(case: Case, found: RegularStops) -> int | None:
     at_begin = any(stop.place == "begin" for stop in stops)
     if every < (LIMITS.min_every_at_begin if at_begin else LIMITS.min_every):
         return None
-    seconds = [stop.seconds for stop in stops]
+    took_s = [stop.seconds for stop in stops]
     # Of stops that were not seen whole the lengths are unknown.
-    are_alike = max(seconds) <= LIMITS.max_ratio * min(seconds) or not found.are_whole
+    are_alike = max(took_s) <= LIMITS.max_ratio * min(took_s) or not regular.are_whole
     return every if are_alike and due.size == steps.size else None
 
 
-def _fact(culprits: tuple[Culprit, ...], found: RegularStops, every: int, mean_s: float) -> str:
-    place = found.stops[0].place
-    if not found.are_whole:
+def _fact(culprits: tuple[Culprit, ...], regular: RegularStops, every: int, mean_s: float) -> str:
+    place = regular.stops[0].place
+    if not regular.are_whole:
         return (
-            f"every {every} steps all workers {BEGIN} a step up to {formatting.seconds(mean_s)} "
-            "apart, as after a checkpoint or an evaluation, which takes longer than that: times "
-            "between steps are not recorded, so its cost is not known"
+            f"every {every} steps all workers {BEGIN} a step up to {seconds(mean_s)} apart, as "
+            "after a checkpoint or an evaluation, which takes longer than that: times between "
+            "steps are not recorded, so its cost is not known"
         )
     where = {"between": "between two steps", "begin": "before a step begins"}
-    who = names_of(culprits) if culprits else "all workers"
-    stop = STOP if not culprits or is_plural(culprits) else STOPS
+    subject = f"{names_of(culprits)} {STOP if is_plural(culprits) else STOPS}"
     return (
-        f"{who} {stop} for {formatting.seconds(mean_s)} "
+        f"{subject if culprits else f'all workers {STOP}'} for {seconds(mean_s)} "
         f"{where.get(place, 'where a step ends')}, every {every} steps, as a checkpoint"
         f"{' or an evaluation' * (place != 'end')} does"
     )

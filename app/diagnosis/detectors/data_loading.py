@@ -4,25 +4,22 @@ The client may report the waits (`recorder.data(loader)`), and then those that a
 the others' name the workers. Without reports a first forward that is late step after step does.
 """
 
-from functools import partial
+from dataclasses import dataclass, replace
 
 import numpy as np
 from typing_extensions import override
 
-from app import formatting
 from app.diagnosis.case import Case
 from app.diagnosis.detector import (
     Detector,
     Suspicion,
-    finding_sentence,
     is_plural,
     names_of,
-    percent,
     steps_of,
     workers_evidence,
 )
+from app.diagnosis.evidence.data_waits import LIMITS as WAIT_LIMITS
 from app.diagnosis.evidence.data_waits import (
-    LIMITS,
     DataWaits,
     data_waits,
     host_of_first_stage,
@@ -33,8 +30,26 @@ from app.diagnosis.evidence.interruptions import workers_where
 from app.diagnosis.evidence.job_changes import launch_lateness
 from app.diagnosis.finding import Worker
 from app.diagnosis.statistics.persistence import onset_of_hits
+from app.formatting import percent, seconds
 from app.result.finding import Culprit, RuledOut
-from app.result.sentence import WAIT, WAITS
+from app.result.words import WAIT, WAITS
+
+
+@dataclass(frozen=True, slots=True)
+class LoadingLimits:
+    """Scores of data-loading. All were chosen."""
+
+    # Where the client reports the waits.
+    recorded_score: float = 0.98
+    # Without reports each late step, up to so many, takes this share of the doubt that is left: a
+    # late step may be chance, and many in a row are none.
+    doubt_per_step: float = 0.5
+    max_counted_steps: int = 10
+    # The confidence over the score.
+    confidence_of_score: float = 0.97
+
+
+LIMITS = LoadingLimits()
 
 
 class DataLoading(Detector):
@@ -44,24 +59,24 @@ class DataLoading(Detector):
 
     @override
     def detect(self, case: Case) -> Suspicion | RuledOut:
-        found = data_waits(case)
-        if found.is_late.any():
-            return _suspicion(case, found)
-        worst = float((found.delay_s / case.report.recorded_s[:, None, None]).max())
-        if found.is_annotated:
+        loading = data_waits(case)
+        if loading.is_late.any():
+            return _suspicion(case, loading)
+        worst = float((loading.delay_s / case.report.recorded_s[:, None, None]).max())
+        if loading.is_annotated:
             reason = "the client reports waits for data, but these hardly delay the first forward"
             return self.denied(f"{reason} computations of steps", longest_share=worst)
-        if case.steps.size < LIMITS.min_steps and worst > LIMITS.min_odd_share:
+        if case.steps.size < WAIT_LIMITS.min_steps and worst > WAIT_LIMITS.min_odd_share:
             return self.cannot_tell(
                 f"a first forward computation waits for {percent(worst)} of its step, and fewer "
-                f"than {LIMITS.min_steps} steps cannot tell loading from an evaluation",
+                f"than {WAIT_LIMITS.min_steps} steps cannot tell loading from an evaluation",
                 longest_share=worst,
             )
         between_s = unrecorded_s(case)
-        before_s = between_s + found.delay_s[:, :, 0].min(axis=1)
-        odd = before_s > found.least_s
+        before_s = between_s + loading.delay_s[:, :, 0].min(axis=1)
+        odd = before_s > loading.least_s
         share = float(before_s[odd].sum() / (case.report.recorded_s + between_s).sum())
-        if odd.sum() >= LIMITS.min_steps and share >= LIMITS.min_odd_share:
+        if odd.sum() >= WAIT_LIMITS.min_steps and share >= WAIT_LIMITS.min_odd_share:
             return self.cannot_tell(
                 f"{int(odd.sum()):,} of {case.steps.size:,} steps begin late on all workers, which "
                 f"takes {percent(share)} of the time: waits for data, evaluations or checkpoints, "
@@ -75,61 +90,63 @@ class DataLoading(Detector):
         )
 
 
-def _suspicion(case: Case, found: DataWaits) -> Suspicion:
-    culprits, is_late = _culprits(case, found), found.is_late
+def _suspicion(case: Case, loading: DataWaits) -> Suspicion:
+    culprits, is_late = _culprits(case, loading), loading.is_late
     is_hit = np.asarray(is_late.any(axis=(1, 2)))
     onset = onset_of_hits(case.steps, is_hit)
     workers = workers_where(np.asarray(is_late.any(axis=0)))
+    num_late = int(is_hit.sum())
     # Later stages show only what outlasts the arrival of their input.
     mean_s = max(
-        float(found.wait_s[..., stage][is_late[..., stage]].mean())
+        float(loading.wait_s[..., stage][is_late[..., stage]].mean())
         for stage in np.flatnonzero(is_late.any(axis=(0, 1)))
     )
-    score = 0.98 if found.is_annotated else float(1 - 0.5 ** min(int(is_hit.sum()), 10))
-    wait = WAIT if found.wanders or is_plural(culprits) else WAITS
-    who = (
-        f"{len(workers):,} different workers, one or another in each step,"
-        if found.wanders
-        else names_of(culprits)
+    score = (
+        LIMITS.recorded_score
+        if loading.is_annotated
+        else 1 - LIMITS.doubt_per_step ** min(num_late, LIMITS.max_counted_steps)
+    )
+    subject = (
+        f"{len(workers):,} different workers, one or another in each step, {WAIT}"
+        if loading.wanders
+        else f"{names_of(culprits)} {WAIT if is_plural(culprits) else WAITS}"
     )
     fact = (
-        f"{who} {wait} {formatting.seconds(mean_s)} for data before the first forward computation "
-        f"{steps_of(int(is_hit.sum()), is_hit.size)}"
+        f"{subject} {seconds(mean_s)} for data before the first forward computation "
+        f"{steps_of(num_late, is_hit.size)}"
     )
     return Suspicion(
         cause=DataLoading.cause,
         score=score,
-        confidence=0.97 * score,
+        confidence=LIMITS.confidence_of_score * score,
         culprits=culprits,
-        wording=partial(finding_sentence, fact),
-        delays=wait_rows(case, found).delays(case),
+        fact=fact,
+        delays=wait_rows(case, loading).delays(case),
         badness=launch_lateness(case, workers),
-        onset_step=onset.onset_step,
-        end_step=onset.end_step,
-        persistence="rotating" if found.wanders else onset.persistence,
-        basis="recorded" if found.is_annotated else "concluded",
+        onset=replace(onset, persistence="rotating") if loading.wanders else onset,
+        basis="recorded" if loading.is_annotated else "concluded",
         evidence={
             **workers_evidence(workers),
             "optypes": ["forward-compute"],
             "steps": case.steps[is_hit].tolist(),
             "mean_wait_s": mean_s,
-            "longest_wait_s": float(found.wait_s[is_late].max()),
-            "reported_by_client": found.is_annotated,
+            "longest_wait_s": float(loading.wait_s[is_late].max()),
+            "reported_by_client": loading.is_annotated,
         },
     )
 
 
-def _culprits(case: Case, found: DataWaits) -> tuple[Culprit, ...]:
+def _culprits(case: Case, loading: DataWaits) -> tuple[Culprit, ...]:
     """Empty if all of the first stage wait: later stages may wait without showing it."""
-    workers, hosts = workers_where(found.waits), case.replay.window.hosts
-    if found.of_all:
+    workers, hosts = workers_where(loading.waits), case.replay.window.hosts
+    if loading.of_all:
         host = (
-            _host_of_all(case, found, workers)
-            if found.is_annotated
-            else host_of_first_stage(case, found)
+            _host_of_all(case, loading, workers)
+            if loading.is_annotated
+            else host_of_first_stage(case, loading)
         )
         return () if host is None else (case.with_rank(Culprit(host=host)),)
-    if found.is_annotated:
+    if loading.is_annotated:
         return case.culprits(workers)
     # Later stages wait for their input and may hide a slow host: only stages that show waits count.
     shows = {stage for _, stage in workers}
@@ -137,11 +154,9 @@ def _culprits(case: Case, found: DataWaits) -> tuple[Culprit, ...]:
     return case.culprits(workers, able)
 
 
-def _host_of_all(case: Case, found: DataWaits, workers: list[Worker]) -> str | None:
+def _host_of_all(case: Case, loading: DataWaits, workers: list[Worker]) -> str | None:
     """The host that has every loader, where the job has other hosts as well."""
     hosts = case.replay.window.hosts
-    loading = {hosts.get(worker) for worker in workers}
-    host = loading.pop()
-    if found.wanders or loading or {*hosts.values()} == {host}:
-        return None
-    return host
+    loaders = {hosts.get(worker) for worker in workers}
+    is_one = len(loaders) == 1 and not loading.wanders and {*hosts.values()} != loaders
+    return loaders.pop() if is_one else None

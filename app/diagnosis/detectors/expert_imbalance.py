@@ -6,40 +6,45 @@ expert-parallel block, and token counts tell them apart.
 """
 
 from collections.abc import Iterator
-from functools import partial
+from dataclasses import dataclass
 
 import numpy as np
 from typing_extensions import override
 
 from app.diagnosis.case import Case
-from app.diagnosis.detector import (
-    Detector,
-    Suspicion,
-    as_ratio,
-    finding_sentence,
-    names_of,
-    percent,
-)
+from app.diagnosis.detector import Detector, Suspicion, as_ratio, names_of
 from app.diagnosis.evidence.expert_levels import expert_levels, expert_times, uneven_workers
-from app.diagnosis.evidence.expert_load import (
-    MAX_CONSERVED,
-    MIN_COLUMN_R,
-    MIN_SPREAD,
-    NOT_TOLD_APART,
-    ExpertLoad,
-    expert_load,
-)
+from app.diagnosis.evidence.expert_load import LIMITS as LOAD_LIMITS
+from app.diagnosis.evidence.expert_load import NOT_TOLD_APART, ExpertLoad, expert_load
+from app.diagnosis.evidence.interruptions import workers_where
 from app.diagnosis.evidence.usual_steps import usual_steps
 from app.diagnosis.finding import Worker, group_culprits, score
 from app.diagnosis.repair import repaired_parts, without_factor
-from app.diagnosis.statistics.persistence import rotation
+from app.diagnosis.statistics.persistence import Onset, rotation
 from app.engine.what_if import Replayer
+from app.formatting import percent
 from app.result.finding import Culprit, RuledOut
-from app.result.sentence import ARE, TAKE, verb
+from app.result.words import ARE, TAKE, verb
 from app.trace.window import Floats, Ints
 
-CERTAIN_SPREAD = 0.2
-_CONFIDENCE = 0.9
+
+@dataclass(frozen=True, slots=True)
+class ExpertLimits:
+    """Scores of expert-imbalance, and its repair. All were chosen."""
+
+    # Score 1 from this variation of the loads within a block (standard deviation over mean).
+    certain_spread: float = 0.2
+    # Confidence, and its share where only the timings say that it is the experts: no token counts,
+    # no whole block that waits, no load that is conserved within a block.
+    confidence: float = 0.9
+    share_by_timings_alone: float = 0.9
+    # The score of what varies otherwise than experts do: below that from which causes are named.
+    max_score_denied: float = 0.49
+    # Time over that with even loads, at least: nothing is divided by less.
+    min_load: float = 1e-3
+
+
+LIMITS = ExpertLimits()
 
 
 class ExpertImbalance(Detector):
@@ -49,45 +54,45 @@ class ExpertImbalance(Detector):
 
     @override
     def detect(self, case: Case) -> Suspicion | RuledOut:
-        found = expert_load(case)
-        if found is None:
+        load = expert_load(case)
+        if load is None:
             return self.cannot_tell(
                 "too few computations to tell what varies with the experts' loads"
             )
-        figures = _figures(found)
-        value = score(1 + found.spread, 1 + MIN_SPREAD, 1 + CERTAIN_SPREAD)
-        if not found.varies:
+        figures = _figures(load)
+        value = score(1 + load.spread, 1 + LOAD_LIMITS.min_spread, 1 + LIMITS.certain_spread)
+        if not load.varies:
             reason = (
                 "computations vary, but neighbouring micro-batches alike: no load of experts"
-                if found.varying.any()
+                if load.varying.any()
                 else "computations of one micro-batch take about as long on all ranks of a stage, "
                 "or forward and backward do not agree which takes longer"
             )
-            return self.denied(reason, min(value, 0.49), **figures)
+            return self.denied(reason, min(value, LIMITS.max_score_denied), **figures)
         if case.parallelism.ep_size < 2:
-            if found.by_sequences or found.stages_r is None:
+            if load.by_sequences or load.stages_r is None:
                 return self.denied("the job names no experts (ep_size is 1)", **figures)
             return self.cannot_tell(
                 "computations vary by rank, stage and micro-batch, as uneven experts make them, "
                 "but the job names no experts (ep_size is 1)",
                 **figures,
             )
-        if found.by_experts:
-            return _suspicion(case, found, value, figures)
-        if found.by_sequences:
+        if load.by_experts:
+            return _suspicion(case, load, value, figures)
+        if load.by_sequences:
             reason = "the computations vary with the sequences of their micro-batch"
             return self.denied(reason, **figures)
         return self.cannot_tell(NOT_TOLD_APART, **figures)
 
 
-def _figures(found: ExpertLoad) -> dict[str, float]:
+def _figures(load: ExpertLoad) -> dict[str, float]:
     known = {
-        "load_spread": found.spread,
-        "pearson_r": found.pearson_r,
-        "pearson_r_between_stages": found.stages_r,
-        "block_variance_ratio": found.conserved,
-        "pearson_r_with_tokens": found.tokens_r,
-        "pearson_r_with_lengths_squared": found.squares_r,
+        "load_spread": load.spread,
+        "pearson_r": load.pearson_r,
+        "pearson_r_between_stages": load.stages_r,
+        "block_variance_ratio": load.conserved,
+        "pearson_r_with_tokens": load.tokens_r,
+        "pearson_r_with_lengths_squared": load.squares_r,
     }
     return {name: figure for name, figure in known.items() if figure is not None}
 
@@ -95,62 +100,51 @@ def _figures(found: ExpertLoad) -> dict[str, float]:
 _DIFFER, _FOLLOW = verb("differ", "differed"), verb("follow", "followed")
 
 
-def _suspicion(case: Case, found: ExpertLoad, value: float, figures: dict[str, float]) -> Suspicion:
+def _suspicion(case: Case, load: ExpertLoad, value: float, figures: dict[str, float]) -> Suspicion:
     hottest = case.joined(lambda group: _of_steps(_times_of_group(case, group.replayer)))
-    by_tokens = found.tokens_r is not None and found.tokens_r >= MIN_COLUMN_R
-    is_sure = by_tokens or found.is_together or found.conserved <= MAX_CONSERVED
-    workers = _block_workers(case, found)
+    by_tokens = load.tokens_r is not None and load.tokens_r >= LOAD_LIMITS.min_column_r
+    is_sure = by_tokens or load.is_together or load.conserved <= LOAD_LIMITS.max_conserved
+    workers = _block_workers(case, load)
     culprits = group_culprits(workers, {}, case.parallelism)
-    slowdown = _slowdown_of(case, workers)
-    fact = _fact_of_block(culprits, slowdown) if workers else _fact(found, by_tokens=by_tokens)
+    levels, slowdown = expert_levels(case), 1.0
+    if workers and levels is not None:
+        # How many times as long they compute as those of the other blocks, on average.
+        slowdown = float(np.mean([levels.worker[worker] for worker in workers]))
+    fact = _fact_of_block(culprits, slowdown) if workers else _fact(load, by_tokens=by_tokens)
     return Suspicion(
         cause=ExpertImbalance.cause,
         score=value,
-        confidence=_CONFIDENCE * (1.0 if is_sure else 0.9),
+        confidence=LIMITS.confidence * (1.0 if is_sure else LIMITS.share_by_timings_alone),
         culprits=culprits,
-        wording=partial(finding_sentence, fact + (", and go with the tokens" if by_tokens else "")),
+        fact=fact + (", and go with the tokens" if by_tokens else ""),
         repair=lambda group: repaired_parts(group, _repaired(case, group)),
         # Load of the hottest worker over an even one.
         badness=case.extended_history.of_window(hottest.max(axis=1)),
-        persistence=rotation(hottest.argmax(axis=1)) or "chronic",
+        onset=Onset(None, rotation(hottest.argmax(axis=1)) or "chronic"),
         evidence={
             "optypes": ["forward-compute", "backward-compute"],
             "steps": case.steps[usual_steps(case)].tolist(),
-            **(
-                {
-                    "dp_ranks": sorted({dp_rank for dp_rank, _ in workers}),
-                    "slowdown_against_blocks": slowdown,
-                }
-                if workers
-                else {}
-            ),
+            **({"dp_ranks": sorted({dp for dp, _ in workers})} if workers else {}),
+            **({"slowdown_against_blocks": slowdown} if workers else {}),
             **figures,
         },
     )
 
 
-def _fact(found: ExpertLoad, *, by_tokens: bool) -> str:
+def _fact(load: ExpertLoad, *, by_tokens: bool) -> str:
     return (
         f"loads of the experts {ARE} uneven: computations of the same micro-batch {_DIFFER} by "
-        f"{percent(found.spread)} between the ranks of an expert-parallel block, forward and "
+        f"{percent(load.spread)} between the ranks of an expert-parallel block, forward and "
         "backward alike" + (f", and {_FOLLOW} the number of tokens" if by_tokens else "")
     )
 
 
-def _block_workers(case: Case, found: ExpertLoad) -> list[Worker]:
+def _block_workers(case: Case, load: ExpertLoad) -> list[Worker]:
     """Workers of blocks that wait for their fullest expert, where other blocks have even loads."""
-    uneven = uneven_workers(case, found)
-    if not found.is_together or uneven.all(axis=0).any():
+    uneven = uneven_workers(case, load)
+    if not load.is_together or uneven.all(axis=0).any():
         return []
-    return [(int(dp_rank), int(stage)) for dp_rank, stage in np.argwhere(uneven)]
-
-
-def _slowdown_of(case: Case, workers: list[Worker]) -> float:
-    """How many times as long these workers compute as those of the other blocks, on average."""
-    levels = expert_levels(case)
-    if levels is None or not workers:
-        return 1.0
-    return float(np.mean([levels.worker[worker] for worker in workers]))
+    return workers_where(uneven)
 
 
 def _fact_of_block(culprits: tuple[Culprit, ...], slowdown: float) -> str:
@@ -163,10 +157,10 @@ def _fact_of_block(culprits: tuple[Culprit, ...], slowdown: float) -> str:
 
 def _times_of_group(case: Case, replayer: Replayer) -> Floats:
     """[dp, pp, items, steps], time over that with even loads."""
-    found = expert_times(case, case.group_of(replayer))
-    if found is None:
+    times = expert_times(case, case.group_of(replayer))
+    if times is None:
         return np.ones((replayer.dp_size, replayer.pp_size, 1, len(replayer.steps)))
-    return np.maximum(found, 1e-3)
+    return np.maximum(times, LIMITS.min_load)
 
 
 def _of_steps(load: Floats) -> Floats:

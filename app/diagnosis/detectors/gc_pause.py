@@ -5,8 +5,7 @@ single long forward, while noise makes forward and backward long alike. A forwar
 nearly all workers at once, its backward as usual, is a planned collection.
 """
 
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, replace
 from math import comb, log
 
 import numpy as np
@@ -18,15 +17,13 @@ from app.diagnosis.case import Case
 from app.diagnosis.detector import (
     Detector,
     Suspicion,
-    finding_sentence,
     is_plural,
     names_of,
     steps_of,
     workers_evidence,
 )
+from app.diagnosis.evidence.interruptions import LIMITS as INTERRUPTION_LIMITS
 from app.diagnosis.evidence.interruptions import (
-    MIN_PAUSE_RATIO,
-    MIN_SHARE_AT_ONCE,
     InterruptionKind,
     Interruptions,
     among,
@@ -43,24 +40,26 @@ from app.diagnosis.statistics.persistence import onset_of_hits
 from app.engine.medians import medians_of_known
 from app.engine.metrics import binomial_tail
 from app.result.finding import Culprit, RuledOut
-from app.result.sentence import STOP, STOPS
+from app.result.words import STOP, STOPS
 
 
 @dataclass(frozen=True, slots=True)
 class PauseLimits:
     """Thresholds of gc-pause. All were chosen on made jobs, unless a comment says otherwise."""
 
-    # Healthy noise reaches 3 times the median; medians of few values are inexact.
+    # Times the median computation: healthy noise of made jobs is capped at 3 times, and medians of
+    # few values are inexact.
     beyond_tails: float = 3.6
     # Seconds from which pauses within that noise are searched; collections of a whole heap take
     # 100s of ms (Lin et al., OSDI 2025).
     pause_s: float = 0.1
+    # One long forward may be anything.
     min_pauses: int = 2
     # Probability of so many long forwards if both directions were alike: beyond the noise, within.
     max_chance: float = 0.26
     max_chance_within_tails: float = 0.02
     # Once pauses are certain, shorter ones count too while long forwards are so many times, and so
-    # many more, than long backwards. The ratios that are tried:
+    # many more, than long backwards. The ratios to the median that are tried:
     forward_to_backward: float = 4.0
     min_more_forwards: int = 2
     ratios: tuple[float, ...] = (3.6, 3.0, 2.5, 2.0, 1.5, 1.25)
@@ -90,6 +89,10 @@ class PauseLimits:
     min_share_of_longest: float = 0.1
     # Where a client annotates pauses, or records `gc` operations.
     recorded_score: float = 0.97
+    # The confidence over the score.
+    confidence_of_score: float = 0.97
+    # Before a launch are pauses of which a smaller share is inside computations: the majority.
+    min_share_inside: float = 0.5
 
 
 LIMITS = PauseLimits()
@@ -139,10 +142,10 @@ class GcPause(Detector):
 
     @override
     def detect(self, case: Case) -> Suspicion | RuledOut:
-        found = gc_pauses(case)
-        if found.rows.size:
-            return _suspicion(case, found)
-        if found.always:
+        pauses = gc_pauses(case)
+        if pauses.rows.size:
+            return _suspicion(case, pauses)
+        if pauses.always:
             return self.cannot_tell(
                 "the same forward computation is longer on all workers in most steps: that may be "
                 "what it computes, and no client reports a pause"
@@ -152,35 +155,32 @@ class GcPause(Detector):
         )
 
 
-def _suspicion(case: Case, found: Pauses) -> Suspicion:
-    rows, pauses, is_recorded = found.rows, found.full, found.is_recorded
-    every_steps = _period(case, pauses)
-    culprits = () if every_steps is not None else _culprits(case, found.certain)
-    is_hit = pauses.in_steps(case)
+def _suspicion(case: Case, pauses: Pauses) -> Suspicion:
+    rows, full, is_recorded = pauses.rows, pauses.full, pauses.is_recorded
+    every_steps = _period(case, full)
+    culprits = () if every_steps is not None else _culprits(case, pauses.certain)
+    is_hit = full.in_steps(case)
     onset = onset_of_hits(case.steps, is_hit)
     wanders = every_steps is None and not culprits and onset.persistence == "chronic"
-    score = LIMITS.recorded_score if is_recorded.any() else 1 - found.chance
-    workers = workers_where(pauses.counts(case) > 0)
+    score = LIMITS.recorded_score if is_recorded.any() else 1 - pauses.chance
     in_op = rows.kind == InterruptionKind.GC_OP
     return Suspicion(
         cause=GcPause.cause,
         score=score,
-        confidence=0.97 * score,
+        confidence=LIMITS.confidence_of_score * score,
         culprits=culprits,
-        wording=partial(finding_sentence, _fact(case, found, every_steps, culprits)),
+        fact=_fact(case, pauses, every_steps, culprits),
         repair=rows.repair(case) if rows.is_inside.any() else None,
         delays=rows.delays(case) if not rows.is_inside.all() else None,
-        onset_step=onset.onset_step,
-        end_step=onset.end_step,
-        persistence="rotating" if wanders else onset.persistence,
+        onset=replace(onset, persistence="rotating") if wanders else onset,
         evidence={
-            **workers_evidence(workers),
+            **workers_evidence(workers_where(full.counts(case) > 0)),
             "optypes": ["gc"] * bool(in_op.any()) + ["forward-compute"] * (not in_op.all()),
             "steps": case.steps[is_hit].tolist(),
-            "pauses": pauses.size,
+            "pauses": full.size,
             "reported_by_client": int(np.isin(rows.kind, _NOTED).sum()),
-            "mean_pause_s": float(pauses.excess_s.mean()),
-            "longest_pause_s": float(pauses.excess_s.max()),
+            "mean_pause_s": float(full.excess_s.mean()),
+            "longest_pause_s": float(full.excess_s.max()),
             "planned": every_steps is not None,
             "every_steps": every_steps or None,
         },
@@ -191,7 +191,9 @@ def _suspicion(case: Case, found: Pauses) -> Suspicion:
 def _period(case: Case, pauses: Interruptions) -> int | None:
     """Steps between planned collections; 0 if unknown, None if they are not planned."""
     paused = pauses.seconds(case).reshape(case.steps.size, -1) > 0
-    is_shared = (paused.mean(axis=1) >= MIN_SHARE_AT_ONCE) & (case.num_workers > 1)
+    is_shared = (paused.mean(axis=1) >= INTERRUPTION_LIMITS.min_share_at_once) & (
+        case.num_workers > 1
+    )
     at = np.flatnonzero(is_shared)
     if is_shared[pauses.step].sum() < LIMITS.min_planned_share * pauses.size:
         return None
@@ -214,24 +216,24 @@ def _culprits(case: Case, pauses: Interruptions) -> tuple[Culprit, ...]:
     return case.culprits(paused)
 
 
-def _fact(case: Case, found: Pauses, every_steps: int | None, culprits: tuple[Culprit, ...]) -> str:
-    pauses = found.full
-    mean_s = f"for {formatting.seconds(float(pauses.excess_s.mean()))}"
+def _fact(
+    case: Case, pauses: Pauses, every_steps: int | None, culprits: tuple[Culprit, ...]
+) -> str:
+    full = pauses.full
+    mean_s = f"for {formatting.seconds(float(full.excess_s.mean()))}"
     if every_steps is not None:
         often = {0: "at once", 1: "in every step"}.get(every_steps, f"every {every_steps} steps")
         return f"Every worker {STOPS} to collect garbage {often}, {mean_s}"
-    num_paused = int((pauses.counts(case) > 0).sum())
-    subject = f"{names_of(culprits)} {STOP if is_plural(culprits) else STOPS}"
-    if not culprits:
-        subject = (
-            f"{num_paused:,} different workers {STOP}" if num_paused > 1 else f"A worker {STOPS}"
-        )
-    num_steps = int(pauses.in_steps(case).sum())
-    is_inside = found.rows.is_inside
-    where = "in a forward computation" if is_inside.mean() >= 0.5 else "before a launch"
+    num_paused = int((full.counts(case) > 0).sum())
+    subject = f"{num_paused:,} different workers {STOP}" if num_paused > 1 else f"A worker {STOPS}"
+    if culprits:
+        subject = f"{names_of(culprits)} {STOP if is_plural(culprits) else STOPS}"
+    num_steps = int(full.in_steps(case).sum())
+    is_inside = pauses.rows.is_inside.mean() >= LIMITS.min_share_inside
+    where = "in a forward computation" if is_inside else "before a launch"
     return (
         f"{subject} {where} {mean_s} on average, as Python does to collect garbage: "
-        f"{pauses.size:,} times {steps_of(num_steps, case.steps.size)}"
+        f"{full.size:,} times {steps_of(num_steps, case.steps.size)}"
     )
 
 
@@ -251,15 +253,10 @@ def period_before(case: Case, position: int) -> int | None:
 
 def gc_pauses(case: Case) -> Pauses:
     """Pauses in all steps: planned ones may make steps odd."""
-    inside, before, in_op, longer = (
-        interruptions_of(case, kind)
-        for kind in (
-            InterruptionKind.LONG_BY_GC,
-            InterruptionKind.LATE_BY_GC,
-            InterruptionKind.GC_OP,
-            InterruptionKind.LONG,
-        )
-    )
+    inside = interruptions_of(case, InterruptionKind.LONG_BY_GC)
+    before = interruptions_of(case, InterruptionKind.LATE_BY_GC)
+    in_op = interruptions_of(case, InterruptionKind.GC_OP)
+    longer = interruptions_of(case, InterruptionKind.LONG)
     longer = _without_stop(case, longer.where(~among(longer, inside)))
     is_shared = longer_at_once(case, longer)
     steps = np.unique(longer.step[is_shared])
@@ -269,7 +266,7 @@ def gc_pauses(case: Case) -> Pauses:
     others = longer.where(~is_shared)
     single, ratio, chance = _single_pauses(case, others.of_workers(~_stops_elsewhere(case, others)))
     if planned.size and not single.size:
-        ratio, chance = MIN_PAUSE_RATIO, LIMITS.planned_chance
+        ratio, chance = INTERRUPTION_LIMITS.min_pause_ratio, LIMITS.planned_chance
     return Pauses(joined([inside, before, in_op, planned, single]), ratio, chance, always)
 
 
@@ -303,7 +300,7 @@ def _single_pauses(case: Case, longer: Interruptions) -> tuple[Interruptions, fl
     """Long forwards that are no noise, the ratio from which that is certain, and its chance."""
     typical_s = np.concatenate([group.median_s[0].ravel() for group in outliers(case)])
     usual_s = max(float(medians_of_known(typical_s)), _LEAST_USUAL_S)
-    least_ratio = max(MIN_PAUSE_RATIO, 1 + LIMITS.pause_s / usual_s)
+    least_ratio = max(INTERRUPTION_LIMITS.min_pause_ratio, 1 + LIMITS.pause_s / usual_s)
     for ratio, by_chance in (
         (LIMITS.beyond_tails, LIMITS.max_chance),
         (least_ratio, LIMITS.max_chance_within_tails),

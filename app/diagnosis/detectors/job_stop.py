@@ -5,28 +5,20 @@ hung file system. An evaluation or a checkpoint stops all workers too, where a s
 such a stop is not named here.
 """
 
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import dataclass
 
 import numpy as np
 from typing_extensions import override
 
-from app import formatting
 from app.diagnosis.case import Case
-from app.diagnosis.detector import (
-    CostFigures,
-    Detector,
-    Suspicion,
-    finding_sentence,
-    is_plural,
-    names_of,
-    workers_evidence,
-)
+from app.diagnosis.detector import Detector, Suspicion, is_plural, names_of, workers_evidence
 from app.diagnosis.evidence.stops import LIMITS as STOP_LIMITS
 from app.diagnosis.evidence.stops import Stop, blamed_rows, long_stops, longest_of, usual_step_s
 from app.diagnosis.evidence.usual_steps import is_usual
+from app.diagnosis.statistics.persistence import Onset
+from app.formatting import optype_in_text, seconds
 from app.result.finding import RuledOut
-from app.result.sentence import STOP, STOPS, WAIT
+from app.result.words import STOP, STOPS, WAIT
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,8 +33,9 @@ class JobStopLimits:
     max_share_of_steps: float = 0.15
     # The replay has a stop if it has this share of it.
     min_share_replayed: float = 0.5
-    # Score and confidence, and the share of GPU time below which none is named.
+    # Score and confidence.
     confidence: float = 0.95
+    # The share of GPU time below which none is named.
     min_cost: float = 0.02
 
 
@@ -66,7 +59,7 @@ class JobStop(Detector):
         named = [stop for stop in huge if not _may_be_planned(case, stop)]
         if not named:
             return self.cannot_tell(
-                f"{_fact('all workers', 'stop', huge[:1], [int(case.steps[huge[0].at])])}: an "
+                f"{_fact('all workers stop', huge[:1], [int(case.steps[huge[0].at])])}: an "
                 "evaluation, a checkpoint or a collection does the same",
                 longest_stop_s=longest_of(huge).seconds,
             )
@@ -75,8 +68,8 @@ class JobStop(Detector):
         others_s = _longest_other_s(case, huge)
         if min(stop.seconds for stop in named) < LIMITS.min_times_others * others_s:
             return self.denied(
-                f"other steps vary by up to {formatting.seconds(others_s)}, so that a longer one "
-                "may be chance",
+                f"other steps vary by up to {seconds(others_s)}, so that a longer one may be "
+                "chance",
                 longest_stop_s=longest_of(named).seconds,
             )
         return _suspicion(case, named)
@@ -88,8 +81,8 @@ class JobStop(Detector):
         if excess_s < least_s:
             return self.denied("no worker stops for as long as a whole step takes")
         return self.cannot_tell(
-            f"step {case.steps[longest]} takes {formatting.seconds(excess_s)} longer than usual, "
-            "but no worker's operations show a single stop",
+            f"step {case.steps[longest]} takes {seconds(excess_s)} longer than usual, but no "
+            "worker's operations show a single stop",
             longest_excess_s=excess_s,
         )
 
@@ -122,18 +115,18 @@ _OPERATIONS = {
 _MAX_STEPS = 4
 
 
-def _fact(who: str, stop: str, stops: list[Stop], steps: list[int]) -> str:
+def _fact(subject: str, stops: list[Stop], steps: list[int]) -> str:
     longest = longest_of(stops)
-    took, is_between = formatting.seconds(longest.seconds), longest.place == "between"
-    label = _OPERATIONS.get(longest.optype) or formatting.optype_in_text(longest.optype)
+    took, is_between = seconds(longest.seconds), longest.place == "between"
+    label = _OPERATIONS.get(longest.optype) or optype_in_text(longest.optype)
     where = f"{'in' if longest.is_inside else 'before'} {label}"
     if len(steps) == 1:
         when = f"before step {steps[0]}" if is_between else f"{where} in step {steps[0]}"
-        return f"{who} {stop} for {took} {when}"
+        return f"{subject} for {took} {when}"
     listed = ", ".join(map(str, steps[:_MAX_STEPS]))
     more = f" and {len(steps) - _MAX_STEPS} more" if len(steps) > _MAX_STEPS else ""
     where = "between two steps" if is_between else where
-    return f"{who} {stop} {len(steps)} times (steps {listed}{more}), for up to {took} {where}"
+    return f"{subject} {len(steps)} times (steps {listed}{more}), for up to {took} {where}"
 
 
 def _is_replayed(case: Case, stop: Stop) -> bool:
@@ -142,13 +135,6 @@ def _is_replayed(case: Case, stop: Stop) -> bool:
     excess_s = float(replayed_s[stop.at] - np.median(replayed_s))
     is_late = not stop.rows.is_inside[0]
     return is_late and excess_s >= LIMITS.min_share_replayed * stop.seconds
-
-
-def _wording(fact: str, costs: CostFigures) -> str:
-    """The sentence; the fact has its steps already."""
-    is_past = costs.is_past or costs.end_step is not None
-    costs = replace(costs, onset_step=None, end_step=None, is_past=is_past)
-    return finding_sentence(fact, costs)
 
 
 def _suspicion(case: Case, stops: list[Stop]) -> Suspicion:
@@ -160,23 +146,22 @@ def _suspicion(case: Case, stops: list[Stop]) -> Suspicion:
     steps = case.steps[at].tolist()
     blamed = blamed_rows(case, [stop for stop in stops if not _is_replayed(case, stop)])
     excess_s = np.maximum(0.0, case.report.recorded_s[at] - usual_step_s(case))
-    who = names_of(culprits) if culprits else "all workers"
-    fact = _fact(who, STOP if not culprits or is_plural(culprits) else STOPS, stops, steps)
-    fact += f", and all others {WAIT}" if culprits else ""
+    fact = _fact(f"all workers {STOP}", stops, steps)
+    if culprits:
+        subject = f"{names_of(culprits)} {STOP if is_plural(culprits) else STOPS}"
+        fact = f"{_fact(subject, stops, steps)}, and all others {WAIT}"
     return Suspicion(
         cause=JobStop.cause,
         score=LIMITS.confidence,
         confidence=LIMITS.confidence,
         culprits=culprits,
-        wording=partial(_wording, fact),
+        fact=fact,
         repair=blamed.repair(case),
         delays=blamed.delays(case),
         cost=float(excess_s.sum() / case.report.recorded_s.sum()),
         is_cost_recorded=True,
         min_cost=LIMITS.min_cost,
-        onset_step=int(steps[0]),
-        end_step=int(steps[-1]),
-        persistence="transient",
+        onset=Onset(int(steps[0]), "transient", int(steps[-1])),
         onset_form=None,
         evidence={
             **workers_evidence(workers),

@@ -4,21 +4,13 @@ Reasons are Python between operations, garbage collection, data waits or a busy 
 ranks that are late themselves (docs/arrivals.md) without longer computations.
 """
 
-from functools import partial
+from dataclasses import dataclass
 
 import numpy as np
 from typing_extensions import override
 
 from app.diagnosis.case import Case
-from app.diagnosis.detector import (
-    Detector,
-    Suspicion,
-    finding_sentence,
-    is_plural,
-    names_of,
-    percent,
-    workers_evidence,
-)
+from app.diagnosis.detector import Detector, Suspicion, is_plural, names_of, workers_evidence
 from app.diagnosis.evidence.data_waits import data_waits
 from app.diagnosis.evidence.interruptions import (
     InterruptionKind,
@@ -39,8 +31,10 @@ from app.diagnosis.evidence.late_workers import (
 )
 from app.diagnosis.evidence.outliers import launch_delays_s
 from app.diagnosis.finding import Worker
+from app.diagnosis.statistics.persistence import Onset
+from app.formatting import percent
 from app.result.finding import Culprit, RuledOut
-from app.result.sentence import ARE, IS, TAKE, verb
+from app.result.words import ARE, IS, TAKE, verb
 
 # Reasons in `late_because`, and in the sentence.
 _REASONS: dict[DelayKind, tuple[str, str]] = {
@@ -48,8 +42,17 @@ _REASONS: dict[DelayKind, tuple[str, str]] = {
     "gc": ("gc", "garbage collection"),
     "data-wait": ("data-wait", "waits for data"),
 }
-# Score and confidence, chosen.
-_CONFIDENCE = 0.9
+
+
+@dataclass(frozen=True, slots=True)
+class LateHostLimits:
+    """Thresholds of late-host; who counts as late: evidence/late_workers.py."""
+
+    # Score and confidence, chosen.
+    confidence: float = 0.9
+
+
+LIMITS = LateHostLimits()
 
 
 class LateHost(Detector):
@@ -70,7 +73,7 @@ class LateHost(Detector):
                 "no rank that computes as its peers do is late to collectives in most steps",
                 largest_share=case.replay.arrivals.largest_share,
             )
-        # What data-loading and gc-pause find is left to them, if there are other late hosts.
+        # What data-loading and gc-pause name is left to them, if there are other late hosts.
         loading = data_waits(case).waits
         others = [
             host
@@ -86,7 +89,11 @@ _LAUNCHES, _LAUNCH = verb("launches", "launched"), verb("launch", "launched")
 def _suspicion(case: Case, hosts: list[LateWorker]) -> Suspicion:
     """One suspicion for all late hosts, most waited for first."""
     workers = list(dict.fromkeys(host.worker for host in hosts))
-    culprits = _culprits(case, hosts)
+    culprits = (
+        one_by_one(case, hosts)
+        if any(host.is_inside for host in hosts)
+        else case.culprits(host.worker for host in hosts)
+    )
     worst, kinds = hosts[0], dict.fromkeys(host.kind for host in hosts)
     share = worst.late.waited_for_s / float(case.report.recorded_s.mean())
     is_, its = (ARE, "their") if is_plural(culprits) else (IS, "its")
@@ -100,14 +107,14 @@ def _suspicion(case: Case, hosts: list[LateWorker]) -> Suspicion:
     pauses = interruptions_of(case, InterruptionKind.LONG_BY_GC).of_workers(is_one_of(case, paused))
     return Suspicion(
         cause=LateHost.cause,
-        score=_CONFIDENCE,
-        confidence=_CONFIDENCE,
+        score=LIMITS.confidence,
+        confidence=LIMITS.confidence,
         culprits=culprits,
-        wording=partial(finding_sentence, fact),
+        fact=fact,
         repair=pauses.repair(case) if paused else None,
         delays=_late_launches(case, workers).delays(case),
         badness=launch_lateness(case, workers),
-        persistence="chronic",
+        onset=Onset(None, "chronic"),
         evidence={
             **workers_evidence(workers),
             "late_because": _REASONS[worst.kind][0],
@@ -117,14 +124,13 @@ def _suspicion(case: Case, hosts: list[LateWorker]) -> Suspicion:
     )
 
 
-def _culprits(case: Case, hosts: list[LateWorker]) -> tuple[Culprit, ...]:
-    """Workers or hosts; GPUs inside a worker separately."""
-    if not any(host.is_inside for host in hosts):
-        return case.culprits(host.worker for host in hosts)
-    named = [
-        gpu_culprit(host) if host.is_inside else case.culprits([host.worker])[0] for host in hosts
+def one_by_one(case: Case, late: list[LateWorker]) -> tuple[Culprit, ...]:
+    """Late workers as separate culprits; of one with several GPUs the late GPUs."""
+    culprits = [
+        gpu_culprit(worker) if worker.is_inside else case.culprits([worker.worker])[0]
+        for worker in late
     ]
-    return tuple({culprit.rank: culprit for culprit in named}.values())
+    return tuple({culprit.rank: culprit for culprit in culprits}.values())
 
 
 def _late_launches(case: Case, workers: list[Worker]) -> Interruptions:

@@ -1,7 +1,7 @@
 """slow-link and flapping-link: a link, network card or dp group is slow, always or in bursts."""
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass
 from functools import partial
 from typing import ClassVar
 
@@ -9,23 +9,10 @@ import numpy as np
 from typing_extensions import override
 
 from app.diagnosis.case import Case, evidence
-from app.diagnosis.detector import (
-    CostFigures,
-    Detector,
-    Suspicion,
-    as_ratio,
-    finding_sentence,
-    names_of,
-    percent,
-    plural,
-    workers_evidence,
-)
+from app.diagnosis.detector import Detector, Suspicion, as_ratio, names_of, workers_evidence
 from app.diagnosis.evidence.job_changes import signal_against_others
-from app.diagnosis.evidence.network import (
-    MAX_WARM_UP_STEPS,
-    NetworkTransfers,
-    network_transfers,
-)
+from app.diagnosis.evidence.network import LIMITS as NETWORK_LIMITS
+from app.diagnosis.evidence.network import NetworkTransfers, network_transfers
 from app.diagnosis.evidence.network_probe import slowdown_of_all
 from app.diagnosis.evidence.network_suspects import (
     NetworkSuspect,
@@ -35,7 +22,7 @@ from app.diagnosis.evidence.network_suspects import (
     is_network_wide,
     network_suspects,
 )
-from app.diagnosis.evidence.transfers import SLOW_RATIO
+from app.diagnosis.evidence.transfers import LIMITS as TRANSFER_LIMITS
 from app.diagnosis.evidence.usual_steps import is_usual
 from app.diagnosis.features import Features, ops_where
 from app.diagnosis.fidelity import is_recorded
@@ -51,32 +38,52 @@ from app.diagnosis.suspicions import (
 )
 from app.engine.medians import median_of
 from app.engine.what_if import Replayer
+from app.formatting import percent, plural
 from app.result.finding import Culprit, RuledOut
-from app.result.sentence import TAKE
+from app.result.words import TAKE
 from app.trace.ops import Axis, OpKind
 from app.trace.window import Floats, Ints
 
-# From this share of the step on, a network that may be slow everywhere is worth mentioning; the
-# second one where small collectives do not show that it is fast.
-MIN_NETWORK_SHARE = 0.3, 0.05
-MIN_DOUBTFUL = 3.0  # times as long as small collectives
-# So is a smaller share where all links between hosts have an end in common.
-MIN_SHARE_OF_HOSTS = 0.1, 0.03
-# Links of unknown hosts so far apart may be slow.
-MIN_RATIO_APART = 2.0
-# Fewest slow steps.
-MIN_STEPS = 2
-# Late posts of slow transfers add at least this share to the replayed step.
-MIN_LATE_SHARE = 0.01
-# One collective of a step holds so much of what its slow ones take longer: a network that is slow
-# for a while slows all that it carries in that while.
-MIN_SHARE_OF_ONE = 0.9
-# So many slow steps at one distance, of those that could be: two are always at one.
-MIN_REGULAR_STEPS, MIN_REGULAR_SHARE = 3, 0.75
-# The only dp group is compared with itself, so it must cost this share of GPU time.
-MIN_COST_ALONE = 0.05
+
+@dataclass(frozen=True, slots=True)
+class SlowLinkLimits:
+    """Thresholds of slow-link and flapping-link, chosen; of a slow transfer: evidence/transfers."""
+
+    # Share of the step from which on a network that may be slow everywhere is worth mentioning; the
+    # second one where small collectives do not show that it is fast.
+    min_network_share: tuple[float, float] = (0.3, 0.05)
+    # So is a smaller share where all links between hosts have an end in common.
+    min_share_of_hosts: tuple[float, float] = (0.1, 0.03)
+    # Times as long as small collectives that the one of all workers takes, from which on it does
+    # not show a fast network.
+    min_doubtful: float = 3.0
+    # Times the fastest links, from which on links of unknown hosts may be slow.
+    min_ratio_apart: float = 2.0
+    # Fewest slow steps: a single one may be anything.
+    min_steps: int = 2
+    # Share of the replayed step that late posts of slow transfers add at least.
+    min_late_share: float = 0.01
+    # One collective of a step holds this share of what its slow ones take longer: a network that is
+    # slow for a while slows all that it carries in that while.
+    min_share_of_one: float = 0.9
+    # So many slow steps at one distance, and this share of those that could be: two are always at
+    # one.
+    min_regular_steps: int = 3
+    min_regular_share: float = 0.75
+    # Share of GPU time that the only dp group must cost, as it is compared with itself.
+    min_cost_alone: float = 0.05
+    # How fast the doubt falls with the ratio beyond that of a slow transfer, per 1x; at that ratio
+    # it is half.
+    doubt: float = 0.5
+    decay_per_ratio: float = 2.0
+    # Shares of that score for collectives alone, as stages differ in what they exchange, and links.
+    score_of_collectives: float = 0.85
+    score_of_links: float = 0.99
+    # The confidence over the score.
+    confidence_of_score: float = 0.97
 
 
+LIMITS = SlowLinkLimits()
 Suspects = tuple[NetworkSuspect, ...]
 
 
@@ -94,12 +101,14 @@ class SlowTransfers(Detector):
             [only] = set(hosts.values())
             return self.denied(f"all workers are on {only}: what they exchange crosses no network")
         net = network_transfers(case)
-        found = [suspect for suspect in network_suspects(case) if suspect.is_steady == self.steady]
-        if not found:
+        suspects = [
+            suspect for suspect in network_suspects(case) if suspect.is_steady == self.steady
+        ]
+        if not suspects:
             return self._none(case, net)
-        lasting = [suspect for suspect in found if suspect.shows_in.sum() >= MIN_STEPS]
+        lasting = [suspect for suspect in suspects if suspect.shows_in.sum() >= LIMITS.min_steps]
         if not lasting:
-            if any(suspect.shows_in.any() for suspect in found):
+            if any(suspect.shows_in.any() for suspect in suspects):
                 return self.cannot_tell("transfers were slow in one step only")
             reason = "some transfers were slow, but no step has enough of them to stand out"
             return self.cannot_tell(reason)
@@ -113,7 +122,7 @@ class SlowTransfers(Detector):
             )
             return self.cannot_tell(reason, times_as_long=worst.ratio)
         # A run's first steps alone are its warm-up.
-        first = 0 if case.extended_history.num_before else MAX_WARM_UP_STEPS
+        first = 0 if case.extended_history.num_before else NETWORK_LIMITS.max_warm_up_steps
         after_begin = [
             suspect
             for suspect, every in regular.items()
@@ -136,17 +145,17 @@ class SlowTransfers(Detector):
             judged = tuple(significant[:1])
         return self._undecided(judged) or self._suspicion(case, judged)
 
-    def _undecided(self, found: Suspects) -> RuledOut | None:
+    def _undecided(self, suspects: Suspects) -> RuledOut | None:
         """The reason where slow links are clear, and whose network it is is not."""
-        if not any_links(found).any():
+        if not any_links(suspects).any():
             return None
-        ratio, slow = as_ratio(found[0].ratio), float(any_links(found).mean())
-        if hosts := common_hosts(found):
+        ratio, slow = as_ratio(suspects[0].ratio), float(any_links(suspects).mean())
+        if hosts := common_hosts(suspects):
             reason = (
                 f"all links between {hosts[0]} and {hosts[1]} take {ratio} as long as expected: "
                 "which of the two hosts' networks is slow is not known"
             )
-        elif is_network_wide(found):
+        elif is_network_wide(suspects):
             reason = (
                 f"{percent(slow)} of all links are slow, the worst take {ratio} as long as "
                 "expected, and no single worker or host has all of them: whose network is slow is "
@@ -154,7 +163,7 @@ class SlowTransfers(Detector):
             )
         else:
             return None
-        return self.cannot_tell(reason, share_of_links_slow=slow, times_as_long=found[0].ratio)
+        return self.cannot_tell(reason, share_of_links_slow=slow, times_as_long=suspects[0].ratio)
 
     def _none(self, case: Case, net: NetworkTransfers) -> RuledOut:
         typical = median_of(net.typical_share) if net.typical_share.size else 0.0
@@ -187,8 +196,10 @@ class SlowTransfers(Detector):
         """
         hosts = net.hosts_of_all
         of_all = [slowdown_of_all(group.replayer) for group in case.groups]
-        is_doubtful = any(slowdown is None or slowdown >= MIN_DOUBTFUL for slowdown in of_all)
-        least = (MIN_SHARE_OF_HOSTS if hosts else MIN_NETWORK_SHARE)[is_doubtful]
+        is_doubtful = any(
+            slowdown is None or slowdown >= LIMITS.min_doubtful for slowdown in of_all
+        )
+        least = (LIMITS.min_share_of_hosts if hosts else LIMITS.min_network_share)[is_doubtful]
         usual = is_usual(case) & ~net.is_warm_up
         if not usual.any():
             return None
@@ -221,7 +232,7 @@ class SlowTransfers(Detector):
     def _topology(self, case: Case, net: NetworkTransfers) -> RuledOut | None:
         """The reason where links of unknown hosts differ as those within and between hosts may."""
         apart = max((links.apart for links in net.links if links is not None), default=1.0)
-        if len(case.replay.window.hosts) == case.num_workers or apart < MIN_RATIO_APART:
+        if len(case.replay.window.hosts) == case.num_workers or apart < LIMITS.min_ratio_apart:
             return None
         reason = (
             f"some links take {as_ratio(apart)} as long as the fastest ones; without the names of "
@@ -229,36 +240,35 @@ class SlowTransfers(Detector):
         )
         return self.cannot_tell(reason, times_as_long=apart)
 
-    def _suspicion(self, case: Case, found: Suspects) -> Suspicion:
+    def _suspicion(self, case: Case, suspects: Suspects) -> Suspicion:
         """One suspicion for all culprits of the cause, the worst first."""
-        worst = found[0]
-        is_hit = np.any([suspect.shows_in for suspect in found], axis=0)
-        onset = onset_of_hits(case.steps, is_hit)
-        workers = list(dict.fromkeys(worker for suspect in found for worker in suspect.workers))
+        worst = suspects[0]
+        is_hit = np.any([suspect.shows_in for suspect in suspects], axis=0)
+        workers = list(dict.fromkeys(worker for suspect in suspects for worker in suspect.workers))
         only_group = not worst.has_links
         # By the ratio; lower for collectives alone, as stages differ in what they exchange.
-        far = 1 - 0.5 * float(np.exp(-2 * max(0.0, worst.ratio - SLOW_RATIO)))
-        score = far * (0.85 if only_group else 0.99)
+        beyond = max(0.0, worst.ratio - TRANSFER_LIMITS.slow_ratio)
+        far = 1 - LIMITS.doubt * float(np.exp(-LIMITS.decay_per_ratio * beyond))
+        score = far * (LIMITS.score_of_collectives if only_group else LIMITS.score_of_links)
         signal = "collective_s" if only_group else "transfer_s"
-        fact = "; ".join(_facts(case, found, TAKE if self.steady else f"now and then {TAKE}"))
+        is_compared_with_itself = only_group and case.parallelism.pp_size == 1
         return Suspicion(
             cause=self.cause,
             score=score,
-            confidence=0.97 * score,
-            culprits=_culprits(found),
-            wording=partial(finding_sentence if self.steady else _burst_sentence, fact),
-            repair=_repair(case, found),
-            delays=_late_posts(case, found),
-            min_cost=MIN_COST_ALONE if only_group and case.parallelism.pp_size == 1 else 0.0,
+            confidence=LIMITS.confidence_of_score * score,
+            culprits=_culprits(suspects),
+            fact="; ".join(_facts(case, suspects, TAKE if self.steady else f"now and then {TAKE}")),
+            repair=_repair(case, suspects),
+            delays=_late_posts(case, suspects),
+            min_cost=LIMITS.min_cost_alone if is_compared_with_itself else 0.0,
             # The mean of bursts shows no onset.
             badness=signal_against_others(case, signal, worst.workers) if self.steady else None,
-            onset_step=onset.onset_step,
-            end_step=onset.end_step,
-            persistence=onset.persistence,
+            onset=onset_of_hits(case.steps, is_hit),
+            # "since" would say that bursts never pause.
             onset_form="since" if self.steady else "first",
             evidence={
                 **workers_evidence(workers),
-                "optypes": _op_types(case, found),
+                "optypes": _op_types(case, suspects),
                 "steps": case.steps[is_hit].tolist(),
                 "times_as_long": worst.ratio,
                 "share_slow": float(worst.share[is_hit].mean()),
@@ -288,10 +298,11 @@ def _every_so_many_steps(suspect: NetworkSuspect) -> int | None:
     that happens between two steps, which nothing records. None where it is otherwise.
     """
     net, slow = suspect.network, np.flatnonzero(suspect.shows_in)
-    if suspect.has_links or slow.size < MIN_REGULAR_STEPS:
+    if suspect.has_links or slow.size < LIMITS.min_regular_steps:
         return None
     every = int(np.gcd.reduce(np.diff(slow)))
-    if every < 2 or slow.size < MIN_REGULAR_SHARE * ((slow[-1] - slow[0]) // every + 1):
+    possible = (slow[-1] - slow[0]) // every + 1
+    if every < 2 or slow.size < LIMITS.min_regular_share * possible:
         return None
     share, stages = np.zeros(suspect.shows_in.size), np.flatnonzero(suspect.groups.any(axis=1))
     for group, collectives in zip(net.case.groups, net.dp_groups, strict=True):
@@ -299,7 +310,7 @@ def _every_so_many_steps(suspect: NetworkSuspect) -> int | None:
             over_s = np.maximum(collectives.took_s - collectives.usual_s[:, None], 0.0)
             over_s = over_s[np.isin(collectives.stage, stages)]
             share[group.positions] = over_s.max(axis=0) / np.maximum(over_s.sum(axis=0), 1e-9)
-    return every if share[slow].min() >= MIN_SHARE_OF_ONE else None
+    return every if share[slow].min() >= LIMITS.min_share_of_one else None
 
 
 def _is_beyond_clocks(suspect: NetworkSuspect) -> bool:
@@ -336,36 +347,36 @@ def _without_network(group: Replayer) -> Repaired:
     return Repaired(rows, np.zeros((rows.size, group.grid.start_s.shape[1])))
 
 
-def _culprits(found: Sequence[NetworkSuspect]) -> tuple[Culprit, ...]:
-    return tuple(dict.fromkeys(culprit for suspect in found for culprit in suspect.culprits))
+def _culprits(suspects: Sequence[NetworkSuspect]) -> tuple[Culprit, ...]:
+    return tuple(dict.fromkeys(culprit for suspect in suspects for culprit in suspect.culprits))
 
 
-def _with_own_cost(case: Case, found: Sequence[NetworkSuspect]) -> Suspects:
+def _with_own_cost(case: Case, suspects: Sequence[NetworkSuspect]) -> Suspects:
     """The suspects whose own repair wins back time, the worst first; none if all win nothing."""
     kept = culprits_that_cost(
         case,
-        len(found),
-        lambda chosen: durations_repair(slow_transfers([found[at] for at in chosen])),
+        len(suspects),
+        lambda chosen: durations_repair(slow_transfers([suspects[at] for at in chosen])),
     )
-    left = tuple(found[at] for at in kept)
+    left = tuple(suspects[at] for at in kept)
     [repaired_s] = step_times_with(case, [_repair(case, left)])
     is_cheap = 1 - repaired_s.mean() / case.replay.simulated_s.mean() < MIN_CULPRIT_COST
     return () if is_cheap and _late_posts(case, left) is None else left
 
 
 @evidence
-def _repair(_: Case, found: Suspects) -> Repair:
-    return durations_repair(slow_transfers(found))
+def _repair(_: Case, suspects: Suspects) -> Repair:
+    return durations_repair(slow_transfers(suspects))
 
 
 @evidence
-def _late_posts(case: Case, found: Suspects) -> Repair | None:
+def _late_posts(case: Case, suspects: Suspects) -> Repair | None:
     """Late posts of slow transfers, where they matter and the record has them."""
-    if not any(suspect.has_links for suspect in found):
+    if not any(suspect.has_links for suspect in suspects):
         return None
-    delays, without_s = delays_repair(late_posts(found)), case.replay.simulated_s
+    delays, without_s = delays_repair(late_posts(suspects)), case.replay.simulated_s
     with_s = step_times_delayed(case, delays)
-    if with_s.mean() < (1 + MIN_LATE_SHARE) * without_s.mean():
+    if with_s.mean() < (1 + LIMITS.min_late_share) * without_s.mean():
         return None
     return delays if is_recorded(case, with_s, without_s) else None
 
@@ -387,10 +398,10 @@ def _is_between(suspect: NetworkSuspect) -> bool:
     )
 
 
-def _facts(case: Case, found: Suspects, verb: str) -> list[str]:
-    """A clause for each suspect, the worst first; many workers, hosts or dp groups share one."""
+def _facts(case: Case, suspects: Suspects, verb: str) -> list[str]:
+    """A clause by suspect, the worst first; many workers, hosts or dp groups share one."""
     kinds: dict[str, list[NetworkSuspect]] = {}
-    for suspect in found:
+    for suspect in suspects:
         kind = "pairs" if _is_pair(suspect) else "ends" if suspect.has_links else "groups"
         kinds.setdefault(kind, []).append(suspect)
     facts = []
@@ -432,16 +443,10 @@ def _fact(case: Case, alike: list[NetworkSuspect], verb: str) -> str:
     )
 
 
-def _burst_sentence(fact: str, costs: CostFigures) -> str:
-    """Bursts have a first step; "since" would say that they never pause."""
-    first = "" if costs.onset_step is None else f", first in step {costs.onset_step}"
-    return finding_sentence(f"{fact}{first}", replace(costs, onset_step=None))
-
-
-def _op_types(case: Case, found: Suspects) -> list[str]:
-    net, types, codes = found[0].network, case.replay.window.job.op_types, set[int]()
-    has_links = any(suspect.has_links for suspect in found)
-    has_groups = any(suspect.groups.any() for suspect in found)
+def _op_types(case: Case, suspects: Suspects) -> list[str]:
+    net, types, codes = suspects[0].network, case.replay.window.job.op_types, set[int]()
+    has_links = any(suspect.has_links for suspect in suspects)
+    has_groups = any(suspect.groups.any() for suspect in suspects)
     for group, links, collectives in zip(case.groups, net.links, net.dp_groups, strict=True):
         optype = group.replayer.template.optype
         if links is not None and has_links:

@@ -11,50 +11,58 @@
 """
 
 from dataclasses import dataclass
-from functools import partial
 
 import numpy as np
 from typing_extensions import override
 
-from app import formatting
 from app.diagnosis.case import Case
+from app.diagnosis.detector import LIMITS as FEW_STEPS
 from app.diagnosis.detector import (
-    ENOUGH_STEPS,
     Detector,
     Suspicion,
     as_ratio,
-    finding_sentence,
     is_plural,
     names_of,
-    percent,
     workers_evidence,
 )
-from app.diagnosis.evidence.late_workers import (
-    MIN_SHARE,
-    LateWorker,
-    arrivals_evidence,
-    gpu_culprit,
-    late_workers,
-)
+from app.diagnosis.detectors.late_host import one_by_one
+from app.diagnosis.evidence.late_workers import LIMITS as LATENESS
+from app.diagnosis.evidence.late_workers import LateWorker, arrivals_evidence, late_workers
 from app.diagnosis.evidence.slow_operations import once_times
-from app.diagnosis.evidence.slow_steps import MIN_DEVIATIONS, Turns, workers_in_turn
+from app.diagnosis.evidence.slow_steps import Turns, workers_in_turn
 from app.diagnosis.evidence.slowness import Slowness
+from app.diagnosis.evidence.turns_of_few import LIMITS as TURN_LIMITS
 from app.diagnosis.evidence.usual_steps import usual_steps
 from app.diagnosis.finding import confidence, score, worker_culprit
 from app.diagnosis.repair import ShortenedComputations, ShortenedTypes
+from app.diagnosis.statistics.persistence import Onset
+from app.formatting import percent, seconds
 from app.result.finding import RuledOut
-from app.result.sentence import ARE, IS, TAKE, TAKES, WAIT
+from app.result.words import ARE, IS, TAKE, TAKES, WAIT
 from app.trace.window import Floats
 
-# So many times the other stages' time for what the stage computes; embeddings of small models
-# reach five times at either end.
-MIN_RATIO = 3.0
-MIN_RATIO_AT_ENDS = 6.0
-_CERTAIN_RATIO = 12.0
-# In a quarter of the steps it may be less.
-_LOW_QUANTILE = 0.25
-# Two explanations look alike.
-_CONFIDENCE_OF_STAGE = 0.6
+
+@dataclass(frozen=True, slots=True)
+class OtherSlowLimits:
+    """Thresholds of slow workers by their optimizer, in turn and by arrivals. All were chosen."""
+
+    # An optimizer's time for what the stage computes, over that of the other stages. Embeddings of
+    # small models reach five times at either end.
+    min_ratio: float = 3.0
+    min_ratio_at_ends: float = 6.0
+    # Score 1 from this ratio.
+    certain_ratio: float = 12.0
+    # The share of the steps in which it may be less.
+    low_quantile: float = 0.25
+    # Confidence in a slow optimizer: a larger share of the parameters looks alike.
+    confidence_of_stage: float = 0.6
+    # Score of workers that are slow in turn, and their confidence at most.
+    score_in_turn: float = 0.9
+    # Score and confidence by arrivals: lower than by durations, which show the computation itself.
+    confidence_by_arrivals: float = 0.9
+
+
+LIMITS = OtherSlowLimits()
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,16 +77,16 @@ class _SlowStage:
 
 def slow_optimizer(case: Case) -> Suspicion | None:
     """The worker with the highest ratio, if that is beyond what parameters explain."""
-    if case.forward is None or case.backward is None or usual_steps(case).size < ENOUGH_STEPS:
+    steps = usual_steps(case)
+    if case.forward is None or case.backward is None or steps.size < FEW_STEPS.enough_steps:
         return None
     if case.parallelism.dp_size > 1 or case.parallelism.pp_size < 2:
         return None
-    compute_s = (case.forward.mean_s + case.backward.mean_s)[usual_steps(case), 0]
-    found = [
-        _slowest(optype, took_s[usual_steps(case), 0], compute_s)
-        for optype, took_s in once_times(case).items()
+    compute_s = (case.forward.mean_s + case.backward.mean_s)[steps, 0]
+    slowest = [
+        _slowest(optype, took_s[steps, 0], compute_s) for optype, took_s in once_times(case).items()
     ]
-    slow = [stage for stage in found if stage is not None]
+    slow = [stage for stage in slowest if stage is not None]
     return _suspicion_of_stage(case, max(slow, key=lambda stage: stage.ratio)) if slow else None
 
 
@@ -91,7 +99,8 @@ def _slowest(optype: str, took_s: Floats, compute_s: Floats) -> _SlowStage | Non
         return None
     ratios = share[:, stage] / others
     is_end = stage in (0, share.shape[1] - 1)
-    if np.quantile(ratios, _LOW_QUANTILE) < (MIN_RATIO_AT_ENDS if is_end else MIN_RATIO):
+    least = LIMITS.min_ratio_at_ends if is_end else LIMITS.min_ratio
+    if np.quantile(ratios, LIMITS.low_quantile) < least:
         return None
     of_others_s = np.median(np.delete(compute_s, stage, axis=1), axis=1)
     return _SlowStage(
@@ -103,29 +112,26 @@ def _slowest(optype: str, took_s: Floats, compute_s: Floats) -> _SlowStage | Non
 
 
 def _suspicion_of_stage(case: Case, slow: _SlowStage) -> Suspicion:
-    workers = [(0, slow.stage)]
-    culprits = tuple(map(case.with_rank, case.culprits(workers)))
-    sizes = (case.steps.size, 1, case.parallelism.pp_size)
-    factors = np.ones(sizes)
+    culprits = case.culprits([(0, slow.stage)])
+    factors = np.ones((case.steps.size, 1, case.parallelism.pp_size))
     factors[:, 0, slow.stage] = slow.ratio
     fact = (
         f"{names_of(culprits)} {TAKE if is_plural(culprits) else TAKES} {as_ratio(slow.ratio)} as "
-        f"long as the other stages in the "
-        f"{slow.optype} for what it computes: its GPU or host, or a far larger share of the "
-        "parameters, which with one dp rank look alike"
+        f"long as the other stages in the {slow.optype} for what it computes: its GPU or host, or "
+        "a far larger share of the parameters, which with one dp rank look alike"
     )
     return Suspicion(
         cause="slow-worker",
-        score=score(slow.ratio, MIN_RATIO, _CERTAIN_RATIO),
-        confidence=_CONFIDENCE_OF_STAGE,
+        score=score(slow.ratio, LIMITS.min_ratio, LIMITS.certain_ratio),
+        confidence=LIMITS.confidence_of_stage,
         culprits=culprits,
-        wording=partial(finding_sentence, fact),
+        fact=fact,
         repair=ShortenedTypes(case, {slow.optype: factors}),
-        persistence="chronic",
-        max_confidence=_CONFIDENCE_OF_STAGE,
+        onset=Onset(None, "chronic"),
+        max_confidence=LIMITS.confidence_of_stage,
         is_at_step_end=True,
         evidence={
-            "workers": [list(worker) for worker in workers],
+            "workers": [[0, slow.stage]],
             "optypes": [slow.optype],
             "steps": case.steps[usual_steps(case)].tolist(),
             "slowdown_for_computations": slow.ratio,
@@ -134,39 +140,38 @@ def _suspicion_of_stage(case: Case, slow: _SlowStage) -> Suspicion:
     )
 
 
-_SCORE_IN_TURN = 0.9
 # How the facts of such findings begin.
 IN_TURN = f"Another worker {IS} slow each time: in turn "
 
 
-def rotating_suspicion(case: Case, found: Slowness, turns: Turns, earlier: Floats) -> Suspicion:
+def rotating_suspicion(case: Case, slowness: Slowness, turns: Turns, earlier: Floats) -> Suspicion:
     """The suspicion of workers that are slow in turn.
 
     Args:
         case: the window.
-        found: every worker against its peers.
+        slowness: every worker against its peers.
         turns: those that are slow in turn.
         earlier: [earlier steps, dp, pp], ratios before the window; NaN where unknown.
     """
     dp_ranks, stages = zip(*turns.workers, strict=True)
-    ratio = np.concatenate([earlier, found.ratio])[:, dp_ranks, stages]
+    ratio = np.concatenate([earlier, slowness.ratio])[:, dp_ranks, stages]
     # One by one: a host or stage of which most workers had a turn has innocent ones, too.
     hosts = case.replay.window.hosts
     culprits = tuple(case.with_rank(worker_culprit(worker, hosts)) for worker in turns.workers)
-    slow_steps = found.usual[turns.is_slow.any(axis=(1, 2))]
+    slow_steps = slowness.usual[turns.is_slow.any(axis=(1, 2))]
     fact = (
         f"{IN_TURN}{names_of(culprits)} {ARE} {as_ratio(turns.ratio)} slower than their peers in "
         "forward and backward"
     )
     return Suspicion(
         "slow-worker",
-        _SCORE_IN_TURN,
-        min(_SCORE_IN_TURN, confidence(turns.deviations, MIN_DEVIATIONS)),
+        LIMITS.score_in_turn,
+        min(LIMITS.score_in_turn, confidence(turns.deviations, TURN_LIMITS.min_deviations)),
         culprits,
-        partial(finding_sentence, fact),
-        repair=_repair(case, found, turns),
+        fact,
+        repair=_repair(case, slowness, turns),
         badness=ratio.max(axis=1),
-        persistence="rotating",
+        onset=Onset(None, "rotating"),
         evidence={
             **workers_evidence(turns.workers),
             "optypes": ["forward-compute", "backward-compute"],
@@ -178,16 +183,14 @@ def rotating_suspicion(case: Case, found: Slowness, turns: Turns, earlier: Float
     )
 
 
-def _repair(case: Case, found: Slowness, turns: Turns) -> ShortenedComputations:
+def _repair(case: Case, slowness: Slowness, turns: Turns) -> ShortenedComputations:
     """Each slow step of a worker at its peers' speed."""
-    is_slow = np.zeros(found.ratio.shape, np.bool_)
-    is_slow[found.usual] = turns.is_slow
-    forward, backward = (np.where(is_slow, side, 1.0) for side in (found.forward, found.backward))
+    is_slow = np.zeros(slowness.ratio.shape, np.bool_)
+    is_slow[slowness.usual] = turns.is_slow
+    forward, backward = (
+        np.where(is_slow, side, 1.0) for side in (slowness.forward, slowness.backward)
+    )
     return ShortenedComputations(case, forward, backward)
-
-
-# Lower than by durations.
-_CONFIDENCE_BY_ARRIVALS = 0.9
 
 
 class SlowWorkerByArrivals(Detector):
@@ -203,7 +206,7 @@ class SlowWorkerByArrivals(Detector):
             worker
             for worker in late_workers(case)
             if worker.kind in ("compute", "unknown")
-            and worker.late.waited_for_s >= MIN_SHARE * step_s
+            and worker.late.waited_for_s >= LATENESS.min_share * step_s
         ]
         if not late:
             return self.denied("the others wait for no rank that computes longer")
@@ -213,29 +216,22 @@ class SlowWorkerByArrivals(Detector):
 
 
 def _suspicion_by_arrivals(case: Case, late: list[LateWorker], step_s: float) -> Suspicion:
-    worst = late[0]
-    workers = list(dict.fromkeys(rank.worker for rank in late))
-    named = [
-        gpu_culprit(rank) if rank.is_inside else case.culprits([rank.worker])[0] for rank in late
-    ]
-    # GPUs of one worker are separate culprits.
-    culprits = tuple({culprit.rank: culprit for culprit in named}.values())
+    worst, culprits = late[0], one_by_one(case, late)
     is_, its, them = (ARE, "their", "them") if is_plural(culprits) else (IS, "its", "it")
     fact = (
         f"{names_of(culprits)} {is_} late to {percent(worst.late.late_share)} of {its} collectives "
         f"without waiting for another worker: the others {WAIT} "
-        f"{formatting.seconds(worst.late.waited_for_s)} for {them} in each step"
+        f"{seconds(worst.late.waited_for_s)} for {them} in each step"
     )
-
     return Suspicion(
         SlowWorkerByArrivals.cause,
-        _CONFIDENCE_BY_ARRIVALS,
-        _CONFIDENCE_BY_ARRIVALS,
+        LIMITS.confidence_by_arrivals,
+        LIMITS.confidence_by_arrivals,
         culprits,
-        partial(finding_sentence, fact),
-        persistence="chronic",
+        fact,
+        onset=Onset(None, "chronic"),
         evidence={
-            **workers_evidence(workers),
+            **workers_evidence(list(dict.fromkeys(worker.worker for worker in late))),
             "optypes": [],
             "steps": case.steps.tolist(),
             **arrivals_evidence(worst, worst.late.waited_for_s / step_s),

@@ -1,7 +1,7 @@
 """silent-worker: a worker stopped reporting while the others go on."""
 
 from collections.abc import Mapping, Sequence
-from functools import partial
+from dataclasses import dataclass
 
 import numpy as np
 from typing_extensions import override
@@ -11,20 +11,31 @@ from app.diagnosis.detector import (
     MAX_LISTED,
     Detector,
     Suspicion,
-    finding_sentence,
+    is_plural,
     names_of,
-    plural,
     workers_evidence,
 )
 from app.diagnosis.finding import Worker, culprit_of_each, with_ranks
+from app.diagnosis.statistics.persistence import Onset
+from app.formatting import plural
 from app.result.finding import Culprit, RuledOut
-from app.result.sentence import verb
+from app.result.words import verb
 from app.trace.window import Window
 
-# A late worker misses only one or two steps.
-MIN_STEPS = 3
-# If more are missing, the collection of reports has failed.
-MAX_SILENT_SHARE = 0.5
+
+@dataclass(frozen=True, slots=True)
+class SilentLimits:
+    """Thresholds of silent-worker. All were chosen."""
+
+    # Last steps that a silent worker misses: a late one misses only one or two.
+    min_steps: int = 3
+    # Share of the workers: if more miss, the collection of reports has failed.
+    max_silent_share: float = 0.5
+    # Score and confidence.
+    confidence: float = 0.95
+
+
+LIMITS = SilentLimits()
 
 
 class SilentWorker(Detector):
@@ -34,34 +45,28 @@ class SilentWorker(Detector):
 
     @override
     def detect(self, case: Case) -> Suspicion | RuledOut:
-        return silent_worker(case.replay.window)
+        return self.detect_in(case.replay.window)
 
-
-def silent_worker(window: Window) -> Suspicion | RuledOut:
-    """The detector for any window: without a complete step there is no case."""
-    cause = SilentWorker.cause
-    missing = _missing_at_the_end(window)
-    if not missing:
-        return RuledOut(cause, "every worker reported the last step of the window")
-    longest = max(missing.values())
-    silent = [rank for rank, num_steps in missing.items() if num_steps >= MIN_STEPS]
-    if not silent:
-        return RuledOut(
-            cause,
-            f"reports of {plural(len(missing), 'worker')} are missing in no more than the last "
-            f"{plural(longest, 'step')}, as those of late ones are",
-            insufficient=True,
-            figures={"steps": longest},
-        )
-    rank_of = _workers(window, silent)
-    if len(rank_of) > MAX_SILENT_SHARE * window.job.parallelism.num_workers:
-        return RuledOut(
-            cause,
-            f"{len(rank_of):,} of {window.job.parallelism.num_workers:,} workers miss: "
-            "more than half, so it need not be theirs to answer for",
-            insufficient=True,
-        )
-    return _suspicion(window, rank_of, {rank: missing[rank] for rank in silent})
+    def detect_in(self, window: Window) -> Suspicion | RuledOut:
+        """The same for any window: without a complete step there is no case."""
+        missing = _missing_at_the_end(window)
+        if not missing:
+            return self.denied("every worker reported the last step of the window")
+        silent = [rank for rank, num_steps in missing.items() if num_steps >= LIMITS.min_steps]
+        if not silent:
+            longest = max(missing.values())
+            return self.cannot_tell(
+                f"reports of {plural(len(missing), 'worker')} are missing in no more than the last "
+                f"{plural(longest, 'step')}, as those of late ones are",
+                steps=longest,
+            )
+        rank_of, num_workers = _workers(window, silent), window.job.parallelism.num_workers
+        if len(rank_of) > LIMITS.max_silent_share * num_workers:
+            return self.cannot_tell(
+                f"{len(rank_of):,} of {num_workers:,} workers miss: more than half, so it need not "
+                "be theirs to answer for"
+            )
+        return _suspicion(window, rank_of, {rank: missing[rank] for rank in silent})
 
 
 _REPORTS, _REPORT = verb("reports", "reported"), verb("report", "reported")
@@ -86,24 +91,20 @@ def _culprits(window: Window, rank_of: Mapping[Worker, int]) -> tuple[Culprit, .
 def _suspicion(
     window: Window, rank_of: Mapping[Worker, int], missing: Mapping[int, int]
 ) -> Suspicion:
-    workers = sorted(rank_of)
     culprits = _culprits(window, rank_of)
-    num_steps = max(missing.values())
-    steps = _last_steps(window)
-    since = steps[-num_steps]
+    num_steps, steps = max(missing.values()), _last_steps(window)
     often = "the last step" if num_steps == 1 else f"the last {num_steps:,} steps"
-    report = _REPORTS if len(culprits) == 1 else _REPORT
+    report = _REPORT if is_plural(culprits) else _REPORTS
     fact = f"{names_of(culprits)} {report} nothing in {often}, while the others {_GO} on"
     return Suspicion(
         cause=SilentWorker.cause,
-        score=0.95,
-        confidence=0.95,
+        score=LIMITS.confidence,
+        confidence=LIMITS.confidence,
         culprits=culprits,
-        wording=partial(finding_sentence, fact),
-        onset_step=since if num_steps < len(steps) else None,
-        persistence="chronic",
+        fact=fact,
+        onset=Onset(steps[-num_steps] if num_steps < len(steps) else None, "chronic"),
         evidence={
-            **workers_evidence(workers),
+            **workers_evidence(sorted(rank_of)),
             "ranks": sorted(missing)[:MAX_LISTED],
             "steps_missed": num_steps,
         },
@@ -119,13 +120,13 @@ def _last_steps(window: Window) -> list[int]:
 def _missing_at_the_end(window: Window) -> dict[int, int]:
     """Number of last steps in a row that each rank is missing from."""
     missing = window.missing_by_step
-    found: dict[int, int] = {}
+    num_missing: dict[int, int] = {}
     for number, step in enumerate(reversed(_last_steps(window))):
-        still = [rank for rank in missing.get(step, ()) if found.get(rank, 0) == number]
+        still = [rank for rank in missing.get(step, ()) if num_missing.get(rank, 0) == number]
         if not still:
             break
-        found |= dict.fromkeys(still, number + 1)
-    return found
+        num_missing |= dict.fromkeys(still, number + 1)
+    return num_missing
 
 
 def _workers(window: Window, ranks: Sequence[int]) -> dict[Worker, int]:

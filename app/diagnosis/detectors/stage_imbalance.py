@@ -21,14 +21,12 @@ from numpy.typing import NDArray
 from typing_extensions import override
 
 from app.diagnosis.case import Case, evidence
+from app.diagnosis.detector import LIMITS as FEW_STEPS
 from app.diagnosis.detector import (
-    MAX_CONFIDENCE,
-    MIN_CLEAR_RATIO,
     CulpritParts,
     Detector,
     Suspicion,
     as_ratio,
-    finding_sentence,
     is_plural,
     is_supported,
     names_of,
@@ -42,41 +40,61 @@ from app.diagnosis.repair import ShortenedComputations, stretch_slice
 from app.diagnosis.statistics.robust import Stretches, spread_of_steps, stretches
 from app.engine.medians import medians_of_known
 from app.result.finding import Culprit, RuledOut
-from app.result.sentence import TAKE, TAKES
+from app.result.words import TAKE, TAKES
 from app.trace.window import Floats, Ints
 
-# Stages of equally many layers differ by less.
-MIN_RATIO = 1.04
-# With one dp rank the spread of GPUs adds to that of stages; healthy jobs reached 1.043.
-MIN_RATIO_ALONE = 1.06
-MIN_DEVIATIONS = 5.0
-# Score 1 from this ratio.
-_CERTAIN_RATIO = 1.3
-# Standard errors.
-_CERTAIN_DEVIATIONS = 3.0
-# The score of what may be chance.
-_CHANCE_SCORE = 0.49
-# Of a long stage nearly all dp ranks are slow: all but this share, by at least this share of the
-# stage's excess. Those ranks are faster than the median by so many deviations of healthy peers.
-_MAX_NOT_SLOW = 0.2
-_MIN_ALIKE = 0.6
-_LOW_DEVIATIONS = 0.8 * 2**0.5
-# Stages get heavier one after the other: the share of the variance that a straight line explains,
-# and the least rise from the lightest to the heaviest.
-_MIN_STRAIGHT = 0.95
-_MIN_RISE = 0.08
-_MIN_STAGES = 3
-# A stage whose GPU or host may be slow instead; the first and the last stage have more work often.
-_CONFIDENCE_ALONE = 0.6
-_CONFIDENCE_AT_ENDS = 0.85
-# With one dp rank the spread of healthy GPUs is not known: cheaper ones are not named, nor are
-# stages with an excess below so many times the least.
-_MIN_COST_OF_DOUBT = 0.035
-_CLEAR_OF_THRESHOLD = 2.0
-# The median of a stage's dp ranks over that of other stages differs by so many deviations of one
-# rank / sqrt(dp), and a stage is long beyond so many of these.
-_OF_MEDIAN = 1.6
-_MIN_PEER_DEVIATIONS = 3.5
+
+@dataclass(frozen=True, slots=True)
+class StageLimits:
+    """Thresholds of stage-imbalance. All were chosen on made jobs, unless a comment says otherwise.
+
+    Ratios are of a stage's time to the others' of its replica.
+    """
+
+    # Stages of equally many layers differ by less.
+    min_ratio: float = 1.04
+    # With one dp rank the spread of GPUs adds to that of stages; healthy jobs reached 1.043.
+    min_ratio_alone: float = 1.06
+    # Standard errors of a stage's excess over its stretch of steps.
+    min_deviations: float = 5.0
+    # Score 1 from this ratio, or from so many times the least one where that is more.
+    certain_ratio: float = 1.3
+    times_least: float = 1.1
+    # Standard errors by which a stretch that was chosen for its mean may overstate the ratio.
+    certain_deviations: float = 3.0
+    # The score of what may be chance: below that from which causes are named.
+    chance_score: float = 0.49
+    # Of a long stage nearly all dp ranks are slow: all but this share, by at least this share of
+    # the stage's excess.
+    max_not_slow: float = 0.2
+    min_alike: float = 0.6
+    # Those ranks are faster than the median by so many deviations of healthy peers, derived: the
+    # fifth of a normal distribution lies 0.84 below its middle, and a ratio of two workers varies
+    # by sqrt(2) of one; the spread of peers that enters here, at most.
+    low_deviations: float = 0.8 * 2**0.5
+    max_peer_spread: float = 0.1
+    # Stages get heavier one after the other: the share of the variance that a straight line
+    # explains, the least rise from the lightest to the heaviest (a share), and the fewest stages,
+    # as two are always on a line.
+    min_straight: float = 0.95
+    min_rise: float = 0.08
+    min_stages: int = 3
+    # Confidence in a stage whose GPU or host may be slow instead; the first and the last stage have
+    # more work often.
+    confidence_alone: float = 0.6
+    confidence_at_ends: float = 0.85
+    # With one dp rank the spread of healthy GPUs is not known: stages that cost a smaller share of
+    # GPU time are not named, nor are those with an excess below so many times the least.
+    min_cost_of_doubt: float = 0.035
+    clear_of_threshold: float = 2.0
+    # The median of a stage's dp ranks over that of other stages differs by so many deviations of
+    # one rank / sqrt(dp): between the 1.25 of one median and the 1.77 of the ratio of two. A stage
+    # is long beyond so many of these.
+    of_median: float = 1.6
+    min_peer_deviations: float = 3.5
+
+
+LIMITS = StageLimits()
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,16 +102,16 @@ class _StageLoad:
     """Time of each stage over the others', median over dp ranks.
 
     Shapes: `ratio`, `forward` and `backward` [steps, pp]; `usual` [usual steps], the positions that
-    `found`, the slowest stretch of each stage, counts; `is_alike` [pp], whether nearly all dp ranks
-    of the stage are slow in that stretch; `took_s`, forward and backward seconds [steps, dp, pp]
-    without slow workers; `min_ratio` [pp], from which each stage is long.
+    `slowest`, the slowest stretch of each stage, counts; `is_alike` [pp], whether nearly all dp
+    ranks of the stage are slow in that stretch; `took_s`, forward and backward seconds
+    [steps, dp, pp] without slow workers; `min_ratio` [pp], from which each stage is long.
     """
 
     ratio: Floats
     forward: Floats
     backward: Floats
     usual: Ints
-    found: Stretches
+    slowest: Stretches
     is_alike: NDArray[np.bool_]
     took_s: tuple[Floats, Floats]
     min_ratio: Floats
@@ -128,8 +146,9 @@ class StageImbalance(Detector):
         if not of_stages.max() >= MIN_SCORE:
             return self._none(case, load, of_stages)
         has_support = is_supported(load.usual.size, _earlier(case), float(load.min_ratio.min()))
-        is_clear = load.found.mean >= MIN_CLEAR_RATIO
-        likely = np.where(is_clear | has_support, of_stages, np.minimum(of_stages, _CHANCE_SCORE))
+        is_clear = load.slowest.mean >= FEW_STEPS.min_clear_ratio
+        by_chance = np.minimum(of_stages, LIMITS.chance_score)
+        likely = np.where(is_clear | has_support, of_stages, by_chance)
         if likely.max() < MIN_SCORE:
             return self._too_few(case, load, of_stages)
         return self._suspicion(case, load, likely, has_support)
@@ -138,13 +157,11 @@ class StageImbalance(Detector):
         ratio = load.ratio[load.usual].mean(axis=0)
         stage = int(np.argmax(ratio))
         takes = f"stage {stage}, takes {as_ratio(float(ratio[stage]))} the mean"
-        reason = f"no stage is long: the slowest, {takes}"
-        if not load.is_alike[stage] and ratio[stage] >= load.min_ratio[stage]:
-            reason = (
-                f"no stage is long on all of its dp ranks: the slowest, {takes}, but not on all"
-            )
+        is_of_some = not load.is_alike[stage] and ratio[stage] >= load.min_ratio[stage]
         return self.denied(
-            reason,
+            f"no stage is long on all of its dp ranks: the slowest, {takes}, but not on all"
+            if is_of_some
+            else f"no stage is long: the slowest, {takes}",
             float(of_stages.max()),
             slowdown_against_stages=float(ratio[stage]),
             needed=float(load.min_ratio[stage]),
@@ -152,26 +169,29 @@ class StageImbalance(Detector):
         )
 
     def _too_few(self, case: Case, load: _StageLoad, of_stages: Floats) -> RuledOut:
-        stage = int(np.argmax(of_stages * load.found.mean))
-        ratio = float(load.found.mean[stage])
-        why = too_few_steps_reason(load.usual.size, f"stage {stage}", as_ratio(ratio))
-        figures = {"slowdown_against_stages": ratio, "needed": MIN_CLEAR_RATIO}
-        return self.cannot_tell(why, _CHANCE_SCORE, **figures, **_m_s(case))
+        stage = int(np.argmax(of_stages * load.slowest.mean))
+        ratio = float(load.slowest.mean[stage])
+        reason = too_few_steps_reason(load.usual.size, f"stage {stage}", ratio)
+        figures = {"slowdown_against_stages": ratio, "needed": FEW_STEPS.min_clear_ratio}
+        return self.cannot_tell(reason, LIMITS.chance_score, **figures, **_m_s(case))
 
     def _suspicion(
         self, case: Case, load: _StageLoad, of_stages: Floats, has_support: NDArray[np.bool_]
     ) -> Suspicion:
-        order = np.argsort(-of_stages * load.found.mean, kind="stable").tolist()
+        order = np.argsort(-of_stages * load.slowest.mean, kind="stable").tolist()
         slow_stages = [stage for stage in order if of_stages[stage] >= MIN_SCORE]
         worst = slow_stages[0]
         stages = _long_stages(case, load, slow_stages)
-        sure = confidence(float(load.found.standard_errors[worst]), MIN_DEVIATIONS)
+        sure = confidence(float(load.slowest.standard_errors[worst]), LIMITS.min_deviations)
+        # An excess of which healthy GPUs show as much needs a cost, and any of a lone dp rank.
+        least = LIMITS.clear_of_threshold * (load.min_ratio[worst] - 1)
+        is_clear = case.parallelism.dp_size > 1 and load.slowest.mean[worst] - 1 >= least
         at_most = 1.0
         if case.parallelism.dp_size == 1:
-            at_most = _CONFIDENCE_ALONE
+            at_most = LIMITS.confidence_alone
         elif _whole_hosts(case, stages) is not None:
-            ends = {0, case.parallelism.pp_size - 1}
-            at_most = _CONFIDENCE_AT_ENDS if set(stages.long) <= ends else _CONFIDENCE_ALONE
+            are_ends = set(stages.long) <= {0, case.parallelism.pp_size - 1}
+            at_most = LIMITS.confidence_at_ends if are_ends else LIMITS.confidence_alone
         culprits = tuple(Culprit(stage=stage) for stage in stages.long)
 
         def only(chosen: Sequence[int]) -> Suspicion:
@@ -188,12 +208,12 @@ class StageImbalance(Detector):
             float(of_stages.max()),
             min(sure, at_most),
             culprits,
-            partial(finding_sentence, _fact(case, load, stages, culprits)),
+            _fact(case, load, stages, culprits),
             repair=_repair(case, load, stages),
             badness=_badness(case, load, list(stages.long)),
-            min_cost=_min_cost(case, load, worst),
+            min_cost=0.0 if is_clear else LIMITS.min_cost_of_doubt,
             evidence=_evidence(case, load, stages),
-            max_confidence=1.0 if has_support[worst] else MAX_CONFIDENCE,
+            max_confidence=1.0 if has_support[worst] else FEW_STEPS.max_confidence,
             # Stages that get heavier one after the other are one.
             parts=None if stages.is_rising else CulpritParts(len(culprits), repair_of, only),
         )
@@ -201,19 +221,14 @@ class StageImbalance(Detector):
 
 def _fact(case: Case, load: _StageLoad, stages: _LongStages, culprits: tuple[Culprit, ...]) -> str:
     often = step_by_step(_shown_steps(load, stages).size, case.steps.size)
-    ratio, num_stages = float(load.found.mean[stages.long[0]]), case.parallelism.pp_size
-    verb = TAKE if is_plural(culprits) else TAKES
+    ratio, take = float(load.slowest.mean[stages.long[0]]), TAKE if is_plural(culprits) else TAKES
+    subject = f"{names_of(culprits, case.parallelism.pp_size)} {take}"
+    fact = f"{subject} {as_ratio(ratio)} as long as the others {often}"
     if stages.is_rising:
-        most = _rise(load, stages)
-        lightest, heaviest = (f"stage {each}" for each in (stages.others[0], stages.long[0]))
+        lightest = f"stage {stages.others[0]}"
         fact = (
-            f"stages get heavier from {lightest} to {heaviest}, which {TAKES} {as_ratio(most)} as "
-            f"long as {lightest} {often}"
-        )
-    else:
-        fact = (
-            f"{names_of(culprits, num_stages)} {verb} {as_ratio(ratio)} as long as the others "
-            f"{often}"
+            f"stages get heavier from {lightest} to stage {stages.long[0]}, which {TAKES} "
+            f"{as_ratio(_rise(load, stages))} as long as {lightest} {often}"
         )
     is_one = len(culprits) == 1
     its, gpu, is_, share = (
@@ -230,47 +245,38 @@ def _fact(case: Case, load: _StageLoad, stages: _LongStages, culprits: tuple[Cul
     return f"{either}, or {of_hosts}, which {hold}, {is_} slower"
 
 
-def _min_cost(case: Case, load: _StageLoad, stage: int) -> float:
-    """The least cost of a stage that healthy GPUs may make seem long."""
-    is_clear = load.found.mean[stage] - 1 >= _CLEAR_OF_THRESHOLD * (load.min_ratio[stage] - 1)
-    return _MIN_COST_OF_DOUBT if case.parallelism.dp_size == 1 or not is_clear else 0.0
-
-
 def _whole_hosts(case: Case, stages: _LongStages) -> list[str] | None:
     """Hosts that have one of these stages each, all of it and nothing else; None if any has not."""
-    hosts = case.replay.window.hosts
-    found = []
+    places = case.replay.window.hosts.items()
+    whole: list[str] = []
     for stage in stages.long:
-        mine = {host for (_, at), host in hosts.items() if at == stage}
-        elsewhere = {host for (_, at), host in hosts.items() if at != stage}
-        if len(mine) != 1 or mine & elsewhere:
+        of_stage = {host for (_, at), host in places if at == stage}
+        if len(of_stage) != 1 or of_stage & {host for (_, at), host in places if at != stage}:
             return None
-        found += sorted(mine)
-    return found
+        whole += of_stage
+    return whole
 
 
 def _long_stages(case: Case, load: _StageLoad, slow_stages: list[int]) -> _LongStages:
     """The stages that are long, and those to compare them with."""
-    num_stages = case.parallelism.pp_size
     rising = _rising(load)
     if rising is not None and slow_stages[0] == rising.long[0]:
         return rising
-    others = tuple(stage for stage in range(num_stages) if stage not in slow_stages)
+    stages = range(case.parallelism.pp_size)
+    others = tuple(stage for stage in stages if stage not in slow_stages)
     return _LongStages(tuple(slow_stages), others)
 
 
 def _rising(load: _StageLoad) -> _LongStages | None:
     """All stages above the lightest, where they get heavier in one direction of the pipeline."""
     level = _levels(load)
-    if level.size < _MIN_STAGES or not level.min() > 0:
+    if level.size < LIMITS.min_stages or not level.min() > 0:
         return None
     # Noise may hide a stage's excess on some dp rank, but hardly the rise over all stages.
-    if not load.is_alike.all() and not _rises_everywhere(load):
+    if not load.is_alike.all() and not all(map(_is_straight, np.median(_shares(load), axis=0))):
         return None
-    place = np.arange(level.size)
-    is_straight = np.corrcoef(place, level)[0, 1] ** 2 >= _MIN_STRAIGHT if level.std() else False
     rise = level / level.min()
-    if not is_straight or rise.max() < 1 + _MIN_RISE:
+    if not _is_straight(level) or rise.max() < 1 + LIMITS.min_rise:
         return None
     order = np.argsort(-level, kind="stable").tolist()
     # Half of what one stage is heavier than the one before.
@@ -280,13 +286,11 @@ def _rising(load: _StageLoad) -> _LongStages | None:
     return _LongStages(long, others, is_rising=True)
 
 
-def _rises_everywhere(load: _StageLoad) -> bool:
-    """Whether stages get heavier one after the other on each dp rank alone."""
-    levels = np.median(_shares(load), axis=0)
-    if not (levels.std(axis=1) > 0).all():
+def _is_straight(level: Floats) -> bool:
+    """Whether the levels of the stages get higher, or lower, one after the other."""
+    if not level.std() > 0:
         return False
-    place = np.arange(levels.shape[1])
-    return all(np.corrcoef(place, level)[0, 1] ** 2 >= _MIN_STRAIGHT for level in levels)
+    return bool(np.corrcoef(np.arange(level.size), level)[0, 1] ** 2 >= LIMITS.min_straight)
 
 
 def _levels(load: _StageLoad) -> Floats:
@@ -311,68 +315,61 @@ def _rise(load: _StageLoad, stages: _LongStages) -> float:
 
 def _load(peers: Slowness) -> _StageLoad:
     forward_s, backward_s = peers.as_peers
-    by_dp_rank = [against_others(each) for each in (forward_s + backward_s, forward_s, backward_s)]
+    by_dp_rank = [
+        against_others(took_s) for took_s in (forward_s + backward_s, forward_s, backward_s)
+    ]
     ratio, forward, backward = (
         medians_of_known(figure.transpose(0, 2, 1)) for figure in by_dp_rank
     )
     of_usual = ratio[peers.usual]
     spread = spread_of_steps(of_usual)
-    min_ratio = np.full(ratio.shape[1], MIN_RATIO_ALONE)
+    min_ratio = np.full(ratio.shape[1], LIMITS.min_ratio_alone)
     if peers.num_healthy is not None:
-        of_stage = _OF_MEDIAN * peers.peer_spread / np.sqrt(peers.num_healthy)
-        min_ratio = np.maximum(MIN_RATIO, 1 + _MIN_PEER_DEVIATIONS * of_stage)
-    found = stretches(of_usual, spread, float(min_ratio.min()) - 1)
-    is_alike = _is_alike(by_dp_rank[0][peers.usual], found, peers.peer_spread)
+        of_stage = LIMITS.of_median * peers.peer_spread / np.sqrt(peers.num_healthy)
+        min_ratio = np.maximum(LIMITS.min_ratio, 1 + LIMITS.min_peer_deviations * of_stage)
+    slowest = stretches(of_usual, spread, float(min_ratio.min()) - 1)
+    is_alike = _is_alike(by_dp_rank[0][peers.usual], slowest, peers.peer_spread)
     return _StageLoad(
-        ratio,
-        forward,
-        backward,
-        peers.usual,
-        found,
-        is_alike,
-        peers.as_peers,
-        min_ratio,
+        ratio, forward, backward, peers.usual, slowest, is_alike, peers.as_peers, min_ratio
     )
 
 
-def _is_alike(by_dp_rank: Floats, found: Stretches, peer_spread: float) -> NDArray[np.bool_]:
+def _is_alike(by_dp_rank: Floats, slowest: Stretches, peer_spread: float) -> NDArray[np.bool_]:
     """[pp], whether nearly all dp ranks of a stage are slow in its stretch.
 
     Args:
         by_dp_rank: [usual steps, dp, pp], each stage over the others of its replica.
-        found: the slowest stretch of each stage.
+        slowest: the slowest stretch of each stage.
         peer_spread: standard deviation of healthy peers.
     """
     dp_size = by_dp_rank.shape[1]
-    at = int(_MAX_NOT_SLOW * (dp_size - 1))
+    at = int(LIMITS.max_not_slow * (dp_size - 1))
     low = np.partition(by_dp_rank, at, axis=1)[:, at]
+    usual_low = 1 - LIMITS.low_deviations * min(peer_spread, LIMITS.max_peer_spread)
     is_alike = np.ones(low.shape[1], np.bool_)
     for stage in range(low.shape[1]):
-        mine = low[found.first[stage] : found.end[stage], stage]
-        if mine.size and dp_size > 1:
-            excess = mine.mean() / (1 - _LOW_DEVIATIONS * min(peer_spread, 0.1)) - 1
-            is_alike[stage] = excess >= _MIN_ALIKE * (found.mean[stage] - 1)
+        of_stage = low[slowest.first[stage] : slowest.end[stage], stage]
+        if of_stage.size and dp_size > 1:
+            excess = of_stage.mean() / usual_low - 1
+            is_alike[stage] = excess >= LIMITS.min_alike * (slowest.mean[stage] - 1)
     return is_alike
 
 
 def against_others(took_s: Floats) -> Floats:
     """[steps, dp, pp], each stage over the lower median of its replica's other stages."""
-    order = np.sort(took_s, axis=2)
-    middle = (took_s.shape[2] - 2) // 2
-    # Leaving out a stage at or below the middle moves the median to the next one.
-    others_s = np.where(took_s <= order[:, :, middle, None], order[:, :, middle + 1, None],
-                        order[:, :, middle, None])  # fmt: skip
-    return np.divide(took_s, others_s, out=np.ones(took_s.shape), where=others_s > 0)
+    stages = range(took_s.shape[2])
+    others = [tuple(other for other in stages if other != stage) for stage in stages]
+    return np.stack([_against(took_s, stage, others[stage]) for stage in stages], axis=2)
 
 
 def _scores(load: _StageLoad) -> Floats:
     """[pp], 0..1; a ratio that may be chance stays below 0.5."""
-    certain = np.maximum(_CERTAIN_RATIO, 1.1 * load.min_ratio)
-    by_ratio = scores(load.found.mean, load.min_ratio, certain)
-    shown = load.found.standard_errors / MIN_DEVIATIONS
-    is_lone = (load.found.end - load.found.first < 2) & (load.usual.size > 1)
+    certain = np.maximum(LIMITS.certain_ratio, LIMITS.times_least * load.min_ratio)
+    by_ratio = scores(load.slowest.mean, load.min_ratio, certain)
+    shown = load.slowest.standard_errors / LIMITS.min_deviations
+    is_lone = (load.slowest.end - load.slowest.first < 2) & (load.usual.size > 1)
     shown = np.where(is_lone | ~load.is_alike, 0.0, np.minimum(shown, _slowness_shown(load)))
-    return np.where(shown >= 1, by_ratio, np.minimum(by_ratio, _CHANCE_SCORE * shown))
+    return np.where(shown >= 1, by_ratio, np.minimum(by_ratio, LIMITS.chance_score * shown))
 
 
 def _slowness_shown(load: _StageLoad) -> Floats:
@@ -380,11 +377,10 @@ def _slowness_shown(load: _StageLoad) -> Floats:
 
     The stretch is chosen for its mean, so that overstates the ratio by some standard errors.
     """
-    found = load.found
-    error = (found.mean - 1) / np.maximum(found.standard_errors, 1e-9)
-    ratio = np.maximum(
-        load.ratio[load.usual].mean(axis=0), found.mean - _CERTAIN_DEVIATIONS * error
-    )
+    slowest = load.slowest
+    error = (slowest.mean - 1) / np.maximum(slowest.standard_errors, 1e-9)
+    least = slowest.mean - LIMITS.certain_deviations * error
+    ratio = np.maximum(load.ratio[load.usual].mean(axis=0), least)
     return np.asarray(np.clip((ratio - 1) / (load.min_ratio - 1), 0.0, 1.0))
 
 
@@ -399,7 +395,7 @@ def _repair(case: Case, load: _StageLoad, stages: _LongStages) -> ShortenedCompu
     for took_s in load.took_s:
         factor = np.ones(took_s.shape)
         for stage in stages.long:
-            first, end = int(load.found.first[stage]), int(load.found.end[stage])
+            first, end = int(load.slowest.first[stage]), int(load.slowest.end[stage])
             if stages.is_rising or first == end:
                 first, end = 0, load.usual.size
             chosen = load.usual[first:end]
@@ -426,13 +422,12 @@ def chunk_shares(side: Computations, stage: int, others: tuple[int, ...]) -> Flo
     1.0 without virtual stages. Shares within one worker and step, so slow workers cancel out.
     """
     chunks = np.unique(side.chunk)
-    found = np.ones(side.chunk.size)
     if chunks.size < 2:
-        return found
-    mine = _shares_of_time(side, stage, chunks)
-    theirs = np.median([_shares_of_time(side, other, chunks) for other in others], axis=0)
-    shape = np.divide(mine, theirs, out=np.ones(chunks.size), where=(theirs > 0) & (mine > 0))
-    return np.asarray(shape[np.searchsorted(chunks, side.chunk)])
+        return np.ones(side.chunk.size)
+    own = _shares_of_time(side, stage, chunks)
+    peers = np.median([_shares_of_time(side, other, chunks) for other in others], axis=0)
+    shares = np.divide(own, peers, out=np.ones(chunks.size), where=(peers > 0) & (own > 0))
+    return np.asarray(shares[np.searchsorted(chunks, side.chunk)])
 
 
 def _shares_of_time(side: Computations, stage: int, chunks: Ints) -> Floats:
@@ -474,11 +469,11 @@ def _m_s(case: Case) -> dict[str, float]:
 def _shown_steps(load: _StageLoad, stages: _LongStages) -> Ints:
     """Positions of the steps in which the longest stage is long."""
     stage = stages.long[0]
-    return load.usual[load.found.first[stage] : load.found.end[stage]]
+    return load.usual[load.slowest.first[stage] : load.slowest.end[stage]]
 
 
 def _evidence(case: Case, load: _StageLoad, stages: _LongStages) -> dict[str, Any]:
-    found, stage = load.found, stages.long[0]
+    slowest, stage = load.slowest, stages.long[0]
     chosen = _shown_steps(load, stages)
     alone = case.parallelism.dp_size == 1
     hosts = None if alone or stages.is_rising else _whole_hosts(case, stages)
@@ -490,10 +485,10 @@ def _evidence(case: Case, load: _StageLoad, stages: _LongStages) -> dict[str, An
         "steps": case.steps[chosen].tolist(),
         "slowdown_against_stages": _rise(load, stages)
         if stages.is_rising
-        else float(found.mean[stage]),
+        else float(slowest.mean[stage]),
         "forward_slowdown": float(load.forward[chosen, stage].mean()),
         "backward_slowdown": float(load.backward[chosen, stage].mean()),
-        "standard_errors": float(found.standard_errors[stage]),
+        "standard_errors": float(slowest.standard_errors[stage]),
         "share_won_back": case.report.stage_share[stage],
         "m_s": case.report.stage_share[-1],
     }

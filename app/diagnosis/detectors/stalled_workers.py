@@ -7,21 +7,13 @@ every worker of the host; sends, collectives and the optimizer step are delayed 
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import override
 
 from app.diagnosis.case import Case
-from app.diagnosis.detector import (
-    Detector,
-    Suspicion,
-    finding_sentence,
-    is_plural,
-    names_of,
-    plural,
-)
+from app.diagnosis.detector import Detector, Suspicion, is_plural, names_of
 from app.diagnosis.evidence.interruptions import (
     Interruptions,
     Stalls,
@@ -43,14 +35,43 @@ from app.diagnosis.evidence.stalled_workers import (
 )
 from app.diagnosis.finding import MIN_SHARE_OF_HOST, Worker
 from app.diagnosis.statistics.persistence import onset_of_hits
-from app.diagnosis.statistics.robust import CHANCE_MARGIN, MIN_CHANCE, log_binomial_tail
+from app.diagnosis.statistics.robust import LIMITS as ROBUST_LIMITS
+from app.diagnosis.statistics.robust import log_binomial_tail
+from app.formatting import plural
 from app.result.finding import Culprit, RuledOut
-from app.result.sentence import ARE, IS, STOP, STOPS, verb
+from app.result.words import ARE, IS, STOP, STOPS, verb
 from app.trace.window import Ints
 
-# Stops in fewer steps may be a single event; fewer workers or hosts have no peer. Both by reason.
-MIN_STEPS = 2
-MIN_WORKERS = 2
+
+@dataclass(frozen=True, slots=True)
+class StalledLimits:
+    """Thresholds of allocator-stall and cpu-contention. All were chosen on made jobs."""
+
+    # Stops in fewer steps may be a single event; fewer workers or hosts have no peer. Both by
+    # reason.
+    min_steps: int = 2
+    min_workers: int = 2
+    # A late host whose stops are late launches by this share has no other stops.
+    min_share_of_launches: float = 0.9
+    # Several workers of one host, by such a chance, are stopped by their host.
+    max_chance_of_one_host: float = 0.05
+    # A stop of an allocator: the score is 1 less its chance to this power, and the confidence so
+    # much of the score.
+    power_of_chance: float = 0.25
+    confidence_of_score: float = 0.95
+    # From here on contention. More workers than this share have no peers left.
+    max_share_of_workers: float = 0.5
+    # Probability that the other workers of a host, some of which clearly stop, do so by chance.
+    max_chance_of_others: float = 1e-3
+    # Confidence with late starts of other operations,
+    confidence: float = 0.9
+    # without,
+    confidence_of_computations: float = 0.75
+    # and without on a host that holds one stage and nothing else.
+    confidence_of_stage: float = 0.6
+
+
+LIMITS = StalledLimits()
 
 
 def _suspicion(
@@ -63,45 +84,29 @@ def _suspicion(
     also_late: Interruptions | None = None,
 ) -> Suspicion:
     """What both causes say of workers that stop; `also_late` are launches beside computations."""
-    found, chosen = stalls(case), is_one_of(case, workers)
-    stops, lost = found.stops.of_workers(chosen), held_up(case, chosen)
+    of_all, chosen = stalls(case), is_one_of(case, workers)
+    stops, lost = of_all.stops.of_workers(chosen), held_up(case, chosen)
     is_hit = stops.in_steps(case)
-    onset = onset_of_hits(case.steps, is_hit)
     return Suspicion(
         cause=cause,
         score=confidence,
         confidence=confidence,
         culprits=culprits,
-        wording=partial(finding_sentence, fact),
+        fact=fact,
         repair=lost.repair(case),
         delays=joined([lost, *([] if also_late is None else [also_late])]).delays(case),
-        onset_step=onset.onset_step,
-        end_step=onset.end_step,
-        persistence=onset.persistence,
+        onset=onset_of_hits(case.steps, is_hit),
         evidence={
             "workers": [list(worker) for worker in workers],
             "optypes": ["forward-compute", "backward-compute"],
             "steps": case.steps[is_hit].tolist(),
             "interrupted": stops.size,
-            "share_interrupted": stops.size / max(1, int(found.trials[chosen].sum())),
-            "usual_share": found.usual_share,
+            "share_interrupted": stops.size / max(1, int(of_all.trials[chosen].sum())),
+            "usual_share": of_all.usual_share,
             "mean_stop_s": float(stops.excess_s.mean()),
             "seconds_lost": float(lost.excess_s.sum()),
         },
     )
-
-
-@dataclass(frozen=True, slots=True)
-class AllocatorLimits:
-    """Thresholds of allocator-stall. All were chosen on made jobs."""
-
-    # A late host whose stops are late launches by this share has no other stops.
-    min_share_of_launches: float = 0.9
-    # Several workers of one host, by such a chance, are stopped by their host.
-    max_chance_of_one_host: float = 0.05
-
-
-ALLOCATOR = AllocatorLimits()
 
 
 class AllocatorStall(Detector):
@@ -111,12 +116,12 @@ class AllocatorStall(Detector):
 
     @override
     def detect(self, case: Case) -> Suspicion | RuledOut:
-        if case.num_workers < MIN_WORKERS:
+        if case.num_workers < LIMITS.min_workers:
             return self.cannot_tell("the only worker has no peer to be compared with")
-        found = stalls(case)
-        late, stopped = found.late.counts(case), found.stops.counts(case)
-        is_late = launched_late(case, found) & (late >= ALLOCATOR.min_share_of_launches * stopped)
-        stalled = found.is_stalled & ~is_late
+        of_all = stalls(case)
+        late, stopped = of_all.late.counts(case), of_all.stops.counts(case)
+        is_late = launched_late(case, of_all) & (late >= LIMITS.min_share_of_launches * stopped)
+        stalled = of_all.is_stalled & ~is_late
         if is_late.any() and not stalled.any():
             return self.denied(
                 "the workers that stop are launched late before most of their computations, "
@@ -125,18 +130,18 @@ class AllocatorStall(Detector):
         if not stalled.any():
             return self.denied(
                 "no worker has far more interrupted computations than the others have",
-                usual_share=found.usual_share,
+                usual_share=of_all.usual_share,
             )
-        stops = found.stops.of_workers(stalled)
+        stops = of_all.stops.of_workers(stalled)
         num_steps = np.unique(stops.step).size
-        if num_steps < MIN_STEPS:
+        if num_steps < LIMITS.min_steps:
             return self.cannot_tell(
                 "computations of few workers were interrupted, all of them in one step",
                 steps=num_steps,
             )
         workers = workers_where(stalled)
         chance = chance_of_one_host(case, workers) if len(workers) > 1 else 1.0
-        if chance < ALLOCATOR.max_chance_of_one_host:
+        if chance < LIMITS.max_chance_of_one_host:
             return self.cannot_tell(
                 f"{len(workers):,} workers of one host stop irregularly, and none elsewhere: their "
                 "memory allocators do so, or something else that uses the CPUs of the host",
@@ -144,33 +149,14 @@ class AllocatorStall(Detector):
             )
         culprits = case.culprits(workers)
         stop, its = (STOP, "their") if is_plural(culprits) else (STOPS, "its")
-        score = float(1 - np.exp(max(found.log_chance[stalled].max() / 4, -50.0)))
+        log_chance = LIMITS.power_of_chance * of_all.log_chance[stalled].max()
+        score = float(1 - np.exp(max(log_chance, -50.0)))
         fact = (
             f"{names_of(culprits)} {stop} for a while in {stops.size:,} of {its} computations, "
             "forward and backward, whatever their length"
         )
-        return replace(
-            _suspicion(case, self.cause, workers, culprits, fact, score), confidence=0.95 * score
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class ContentionLimits:
-    """Thresholds of cpu-contention. All were chosen on made jobs."""
-
-    # More workers than this share have no peers left to be compared with.
-    max_share_of_workers: float = 0.5
-    # Probability that the other workers of a host, some of which clearly stop, do so by chance.
-    max_chance_of_others: float = 1e-3
-    # Confidence with late starts of other operations,
-    confidence: float = 0.9
-    # without,
-    confidence_of_computations: float = 0.75
-    # and without on a host that holds one stage and nothing else.
-    confidence_of_stage: float = 0.6
-
-
-CONTENTION = ContentionLimits()
+        suspicion = _suspicion(case, self.cause, workers, culprits, fact, score)
+        return replace(suspicion, confidence=LIMITS.confidence_of_score * score)
 
 
 class CpuContention(Detector):
@@ -180,23 +166,23 @@ class CpuContention(Detector):
 
     @override
     def detect(self, case: Case) -> Suspicion | RuledOut:
-        found = stalls(case)
-        stopped = found.is_frequent & ~launched_late(case, found)
+        of_all = stalls(case)
+        stopped = of_all.is_frequent & ~launched_late(case, of_all)
         named = workers_by_host(case)
-        hosts = named or _ranks_of_hosts(case, found, stopped)
-        if len(hosts) < MIN_WORKERS and (named or not hosts):
+        hosts = named or _ranks_of_hosts(case, of_all, stopped)
+        if len(hosts) < LIMITS.min_workers and (named or not hosts):
             known = "only one host is known" if hosts else "the hosts of the workers are not known"
             return self.cannot_tell(f"{known}, so that no host has another to compare with")
-        blamed = {name: hosts[name] for name in _held_up(case, found, hosts, stopped)}
+        blamed = {name: hosts[name] for name in _held_up(case, of_all, hosts, stopped)}
         num_workers = sum(map(len, blamed.values()))
-        if not blamed or num_workers > CONTENTION.max_share_of_workers * case.num_workers:
+        if not blamed or num_workers > LIMITS.max_share_of_workers * case.num_workers:
             return self.denied("no host has irregular stops on all of its workers")
         others = others_late(case)
         sure = {name for name in blamed if any(others[worker] for worker in blamed[name])}
         blamed = {
             name: workers
             for name, workers in blamed.items()
-            if name in sure or len(workers) >= MIN_WORKERS
+            if name in sure or len(workers) >= LIMITS.min_workers
         }
         if not blamed:
             return self.cannot_tell(
@@ -204,8 +190,8 @@ class CpuContention(Detector):
                 "its memory allocator does the same"
             )
         workers = [worker for of_host in blamed.values() for worker in of_host]
-        stops = found.stops.of_workers(is_one_of(case, workers))
-        if np.unique(stops.step).size < MIN_STEPS:
+        stops = of_all.stops.of_workers(is_one_of(case, workers))
+        if np.unique(stops.step).size < LIMITS.min_steps:
             return self.cannot_tell("a host's workers were held up in one step only")
         return _contention(case, blamed, sure, stops.size, are_named=bool(named))
 
@@ -217,13 +203,9 @@ def _contention(
     workers = [worker for of_host in blamed.values() for worker in of_host]
     are_sure = sure >= {*blamed}
     or_memory = any(name not in sure and _is_stage(case, blamed[name]) for name in blamed)
-    confidence = (
-        CONTENTION.confidence_of_stage
-        if or_memory
-        else CONTENTION.confidence
-        if are_sure
-        else CONTENTION.confidence_of_computations
-    )
+    confidence = LIMITS.confidence if are_sure else LIMITS.confidence_of_computations
+    if or_memory:
+        confidence = LIMITS.confidence_of_stage
     # A block of ranks may be no host; of a host that has one worker, that is named.
     culprits = (
         tuple(
@@ -235,7 +217,7 @@ def _contention(
     )
     fact = _fact(blamed, num_stops, are_sure=are_sure, are_named=are_named)
     launches = other_launches(case).of_workers(is_one_of(case, workers))
-    found = _suspicion(
+    suspicion = _suspicion(
         case,
         CpuContention.cause,
         workers,
@@ -245,48 +227,52 @@ def _contention(
         also_late=held_up_by(case, launches),
     )
     return replace(
-        found,
+        suspicion,
         max_confidence=confidence if or_memory or not are_named else 1.0,
-        evidence={**found.evidence, "other_operations_late": are_sure},
+        evidence={**suspicion.evidence, "other_operations_late": are_sure},
     )
 
 
 def _ranks_of_hosts(
-    case: Case, found: Stalls, stopped: NDArray[np.bool_]
+    case: Case, stalled: Stalls, stopped: NDArray[np.bool_]
 ) -> dict[str, list[Worker]]:
     """Without hosts' names: workers with successive ranks that fill hosts, all of them held up."""
     for size in HOST_SIZES:
         hosts = rank_blocks(case, stopped, size)
         num_inside = sum(bool(stopped[worker]) for of_host in hosts.values() for worker in of_host)
         is_all = num_inside == int(stopped.sum())
-        if hosts and is_all and len(_held_up(case, found, hosts, stopped)) == len(hosts):
+        if hosts and is_all and len(_held_up(case, stalled, hosts, stopped)) == len(hosts):
             return hosts
     return {}
 
 
 def _held_up(
-    case: Case, found: Stalls, hosts: dict[str, list[Worker]], stopped: NDArray[np.bool_]
+    case: Case, stalled: Stalls, hosts: dict[str, list[Worker]], stopped: NDArray[np.bool_]
 ) -> list[str]:
     """Hosts nearly all of whose workers stop, or some clearly and the others together."""
-    hits, held_up = found.stops.counts(case), []
+    hits, held_up = stalled.stops.counts(case), []
     for name, workers in hosts.items():
         least = MIN_SHARE_OF_HOST * len(workers)
         others = [worker for worker in workers if not stopped[worker]]
         num_stopped = len(workers) - len(others)
         num_hit = num_stopped + sum(bool(hits[worker]) for worker in others)
         if num_stopped >= least or (
-            num_stopped and num_hit >= least and _stop_often(found, hits, others)
+            num_stopped and num_hit >= least and _stop_often(stalled, hits, others)
         ):
             held_up.append(name)
     return held_up
 
 
-def _stop_often(found: Stalls, hits: Ints, workers: list[Worker]) -> bool:
+def _stop_often(stalled: Stalls, hits: Ints, workers: list[Worker]) -> bool:
     """Whether these workers together stop more often than the typical one, beyond chance."""
-    total, trials = (sum(int(of[worker]) for worker in workers) for of in (hits, found.trials))
-    chance = min(0.5, max(CHANCE_MARGIN * found.usual_share, MIN_CHANCE / 10))
+    total, trials = (
+        sum(int(counts[worker]) for worker in workers) for counts in (hits, stalled.trials)
+    )
+    chance = min(
+        0.5, max(ROBUST_LIMITS.chance_margin * stalled.usual_share, ROBUST_LIMITS.min_chance / 10)
+    )
     log_chance = log_binomial_tail(np.array([total]), np.array([trials]), chance)
-    return bool(log_chance[0] < np.log(CONTENTION.max_chance_of_others))
+    return bool(log_chance[0] < np.log(LIMITS.max_chance_of_others))
 
 
 def _is_stage(case: Case, workers: list[Worker]) -> bool:
@@ -303,20 +289,21 @@ def _fact(
     blamed: dict[str, list[Worker]], num_stops: int, *, are_sure: bool, are_named: bool
 ) -> str:
     names, num_workers = list(blamed), sum(map(len, blamed.values()))
-    shown = names[0] if len(names) == 1 else ", ".join(names[:3])
+    shown = ", ".join(names[:3])
     if len(names) > 3:
         shown += f" and {len(names) - 3} more hosts"
     every = "both workers" if num_workers == 2 else f"all {plural(num_workers, 'worker')}"
     if not are_named:
-        who = f"{shown}, which would fill {'one host' if len(names) == 1 else 'a host each'}, {ARE}"
+        one = "one host" if len(names) == 1 else "a host each"
+        subject = f"{shown}, which would fill {one}, {ARE}"
     elif num_workers > len(names):
-        who = f"{every} of {shown} {ARE}"
+        subject = f"{every} of {shown} {ARE}"
     elif num_workers == 1:
-        who = f"the only worker of {shown} {IS}"
+        subject = f"the only worker of {shown} {IS}"
     else:
-        who = f"the only workers of {shown} {ARE}"
+        subject = f"the only workers of {shown} {ARE}"
     as_well = ", other operations too" if are_sure else ""
     return (
-        f"{who} held up irregularly, in {num_stops:,} computations{as_well}: something else "
+        f"{subject} held up irregularly, in {num_stops:,} computations{as_well}: something else "
         f"{_USES} the CPUs of {'this host' if len(names) == 1 else 'these hosts'}"
     )

@@ -5,38 +5,42 @@ show it. A fault of some workers leaves the others unchanged and is another caus
 """
 
 from collections.abc import Callable
-from functools import partial
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 from typing_extensions import override
 
 from app.diagnosis.case import Case
-from app.diagnosis.detector import Detector, Suspicion, as_ratio, finding_sentence
-from app.diagnosis.evidence.job_changes import (
-    COMMON_RISE,
-    CommonRise,
-    compute_per_work,
-    least_common_rises,
-)
+from app.diagnosis.detector import Detector, Suspicion, as_ratio
+from app.diagnosis.evidence.job_changes import LIMITS as RISE_LIMITS
+from app.diagnosis.evidence.job_changes import CommonRise, compute_per_work, least_common_rises
 from app.diagnosis.finding import confidence, score
 from app.diagnosis.job_history import ExtendedHistory, median_over_workers
 from app.diagnosis.repair import ShortenedTypes
-from app.diagnosis.statistics.change_points import (
-    MIN_DEVIATIONS,
-    MIN_RAMP_STEPS,
-    LevelChange,
-    latest_onset,
-)
-from app.diagnosis.statistics.persistence import MIN_CHRONIC_SHARE, MIN_CHRONIC_STEPS, persistence
+from app.diagnosis.statistics.change_points import LIMITS as CHANGE_LIMITS
+from app.diagnosis.statistics.change_points import LevelChange, latest_onset
+from app.diagnosis.statistics.persistence import LIMITS as PERSISTENCE_LIMITS
+from app.diagnosis.statistics.persistence import Onset, persistence
 from app.result.finding import Persistence, RuledOut
-from app.result.sentence import TAKE, TAKES
+from app.result.words import TAKE, TAKES
 from app.trace.ops import Direction, OpKind, OpSpec
 from app.trace.window import Floats
 
-# Ratios of score 0.5 and 1.
-_MIN_RATIO = 1.04
-_CERTAIN_RATIO = 1.2
+
+@dataclass(frozen=True, slots=True)
+class UniformLimits:
+    """Thresholds of uniform-slowdown, chosen; of a rise: evidence/job_changes.py."""
+
+    # Ratios to the time before of score 0.5 and 1.
+    min_ratio: float = 1.04
+    certain_ratio: float = 1.2
+    # Share of the step time's rise (in logarithms) from which a rise of the typical worker is no
+    # chance: most of the rise is its own.
+    min_share_of_rise: float = 0.5
+
+
+LIMITS = UniformLimits()
 
 
 class _WorkPart(NamedTuple):
@@ -76,10 +80,11 @@ class UniformSlowdown(Detector):
     @override
     def detect(self, case: Case) -> Suspicion | RuledOut:
         history = case.extended_history
-        if history.num_steps < COMMON_RISE.before + COMMON_RISE.after:
+        before, after = RISE_LIMITS.rise_before, RISE_LIMITS.rise_after
+        if history.num_steps < before + after:
             return self.cannot_tell(
                 f"only {history.num_steps} steps of the job are recorded, and it takes "
-                f"{COMMON_RISE.before} before a change and {COMMON_RISE.after} after it to see one"
+                f"{before} before a change and {after} after it to see one"
             )
         if case.parallelism.dp_size * case.parallelism.pp_size == 1:
             return self.cannot_tell("with one worker, one and all of them look the same")
@@ -93,10 +98,11 @@ class UniformSlowdown(Detector):
                 f"steps take no longer than before, as far as the {history.num_steps} recorded "
                 "steps of the job show"
             )
-        since = f"steps take {as_ratio(change.ratio)} as long since step "
-        since += f"{history.steps[change.position]}"
+        step = history.steps[change.position]
+        since = f"steps take {as_ratio(change.ratio)} as long since step {step}"
         typical = _typical_ratio(history, change)
-        if typical is not None and np.log(typical) >= _MIN_SHARE_OF_RISE * np.log(change.ratio):
+        least = LIMITS.min_share_of_rise * np.log(change.ratio)
+        if typical is not None and np.log(typical) >= least:
             return self.cannot_tell(
                 f"{since}, and the typical worker's computations {as_ratio(typical)}, but workers "
                 "differ too much to say that all got slower alike",
@@ -107,10 +113,6 @@ class UniformSlowdown(Detector):
         return self.denied(reason, step_time_ratio=change.ratio)
 
 
-# From this share of the step time's rise (in logarithms) a rise of the typical worker is no chance.
-_MIN_SHARE_OF_RISE = 0.5
-
-
 def _typical_ratio(history: ExtendedHistory, change: LevelChange) -> float | None:
     """The typical worker's computations after the change, divided by those before it."""
     compute_s = compute_per_work(history)
@@ -118,7 +120,7 @@ def _typical_ratio(history: ExtendedHistory, change: LevelChange) -> float | Non
         return None
     typical_s = median_over_workers(compute_s)
     parts = typical_s[: change.position], typical_s[change.until :]
-    before, after = (each[np.isfinite(each)] for each in parts)
+    before, after = (part_s[np.isfinite(part_s)] for part_s in parts)
     if not before.size or not after.size:
         return None
     return float(np.median(after) / np.median(before))
@@ -135,35 +137,29 @@ def _risen(history: ExtendedHistory) -> RisenParts:
         _NETWORK: [history.signals.get(name) for name in ("transfer_s", "collective_s")],
     }
     signals = list(of_parts.values())
-    found = least_common_rises(signals)
-    known = next((rise.change for rise in found if rise is not None), None)
+    rises = least_common_rises(signals)
+    known = next((rise.change for rise in rises if rise is not None), None)
     if known is None:
         return []
-    again = least_common_rises(signals, known)
-    rises = [one or other for one, other in zip(found, again, strict=True)]
-    return [(part, rise) for part, rise in zip(of_parts, rises, strict=True) if rise is not None]
+    together = zip(of_parts, rises, least_common_rises(signals, known), strict=True)
+    risen = [(part, rise or with_known) for part, rise, with_known in together]
+    return [(part, rise) for part, rise in risen if rise is not None]
 
 
 def _suspicion(case: Case, risen: RisenParts) -> Suspicion:
-    part, up = risen[0]
-    num_before = case.extended_history.num_before
-    lasts = _persistence(up, num_before)
+    (part, up), history = risen[0], case.extended_history
+    start, lasts = up.change.position, _persistence(up, history.num_before)
     by_now = "longer and longer, by now " if lasts == "progressive" else ""
-    than = "before" if up.change.position else "in the first steps"
-    fact = f"every worker's {part.words} {by_now}{as_ratio(up.ratio)} as long as {than}"
-
+    than = "before" if start else "in the first steps"
     return Suspicion(
         UniformSlowdown.cause,
-        score(up.ratio, _MIN_RATIO, _CERTAIN_RATIO),
-        confidence(up.standard_errors, MIN_DEVIATIONS),
+        score(up.ratio, LIMITS.min_ratio, LIMITS.certain_ratio),
+        confidence(up.standard_errors, CHANGE_LIMITS.min_deviations),
         (),
-        partial(finding_sentence, fact),
+        f"every worker's {part.words} {by_now}{as_ratio(up.ratio)} as long as {than}",
         repair=_repair(case, risen),
         badness=up.badness,
-        onset_step=(
-            int(case.extended_history.steps[up.change.position]) if up.change.position else None
-        ),
-        persistence=lasts,
+        onset=Onset(int(history.steps[start]) if start else None, lasts),
         evidence=_evidence(case, risen, up),
     )
 
@@ -182,12 +178,14 @@ def _repair(case: Case, risen: RisenParts) -> ShortenedTypes:
 def _persistence(up: CommonRise, num_before: int) -> Persistence:
     """Steps after the onset count as bad, however small the rise."""
     num_rising = up.change.until - up.change.position + 1
-    is_ramp = num_rising >= max(MIN_RAMP_STEPS, (up.badness.size - up.change.position) / 2)
+    is_ramp = num_rising >= max(
+        CHANGE_LIMITS.min_ramp_steps, (up.badness.size - up.change.position) / 2
+    )
     if is_ramp or persistence(up.badness, num_before) == "progressive":
         return "progressive"
     num_slow = up.badness.size - max(up.change.position, num_before)
-    is_most = num_slow >= MIN_CHRONIC_SHARE * (up.badness.size - num_before)
-    is_lasting = up.badness.size - up.change.position >= MIN_CHRONIC_STEPS
+    is_most = num_slow >= PERSISTENCE_LIMITS.min_chronic_share * (up.badness.size - num_before)
+    is_lasting = up.badness.size - up.change.position >= PERSISTENCE_LIMITS.min_chronic_steps
     return "chronic" if is_most or is_lasting else "transient"
 
 
@@ -197,6 +195,13 @@ def _evidence(case: Case, risen: RisenParts, up: CommonRise) -> dict[str, Any]:
     slow = history.steps[max(change.position, history.num_before) :]
     types = case.replay.window.job.op_types
     present = {code for group in case.replay.groups for code in group.template.present}
+    figures = {part.figure: rise.ratio for part, rise in risen}
+    if (compute_s := history.signals.get("compute_s")) is not None:
+        typical_s = median_over_workers(compute_s)
+        figures |= {
+            "compute_before_s": float(np.nanmedian(typical_s[: change.position or 1])),
+            "compute_after_s": float(np.nanmedian(typical_s[change.until :])),
+        }
     return {
         "optypes": sorted(
             types.name(code)
@@ -210,18 +215,5 @@ def _evidence(case: Case, risen: RisenParts, up: CommonRise) -> dict[str, Any]:
         "step_time_after_s": float(np.median(after_s)),
         "standard_errors": up.standard_errors,
         "slowdown": case.report.slowdown,
-        **{part.figure: rise.ratio for part, rise in risen},
-        **_seconds(history, change.position, change.until),
-    }
-
-
-def _seconds(history: ExtendedHistory, position: int, until: int) -> dict[str, float]:
-    """Median computation before and after the change."""
-    compute_s: Floats | None = history.signals.get("compute_s")
-    if compute_s is None:
-        return {}
-    typical_s = median_over_workers(compute_s)
-    return {
-        "compute_before_s": float(np.nanmedian(typical_s[: position or 1])),
-        "compute_after_s": float(np.nanmedian(typical_s[until:])),
+        **figures,
     }

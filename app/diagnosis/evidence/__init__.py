@@ -1,5 +1,5 @@
 """What do a window's operations show that a cause could explain?
 
-Read `slowness.py` first. Functions marked with `evidence` (case.py) answer once for each case.
+Read `slowness.py` first. Functions marked with `evidence` (case.py) answer once a case.
 Imported by: advice, api, diagnosis.
 """

@@ -25,13 +25,17 @@ from app.diagnosis.evidence.outliers import launch_delays
 from app.diagnosis.evidence.reported_delays import first_delays_s, late_by_s
 from app.diagnosis.evidence.stops import gaps_s
 from app.diagnosis.evidence.usual_steps import is_usual
-from app.diagnosis.statistics.persistence import MIN_HIT_SHARE, densest_stretch
+from app.diagnosis.statistics import persistence
+from app.diagnosis.statistics.persistence import best_stretch
 from app.trace.window import Floats
 
 
 @dataclass(frozen=True, slots=True)
 class WaitLimits:
-    """From when on first forwards wait for data. All were chosen on made jobs."""
+    """From when on first forwards wait for data. All were chosen on made jobs.
+
+    docs/diagnosis.md has those of annotated waits in sentences.
+    """
 
     # A wait for data takes at least this share of the step,
     min_share: float = 0.01
@@ -84,7 +88,7 @@ class DataWaits:
 
     Shapes: [steps, dp, pp] for `delay_s`, the launch delay, `wait_s`, the part of it that is a wait
     for data, and `is_late`, those in steps with long waits; [steps] for `least_s`, from which on a
-    delay counts; [dp, pp] for `waits`, workers that wait repeatedly. `of_all`: nobody waits far
+    delay counts; [dp, pp] for `waits`, workers that wait repeatedly. `of_all`: no worker waits far
     longer than the others. `wanders`: different workers wait in different steps. `is_annotated`:
     the client reports waits.
     """
@@ -113,31 +117,30 @@ def _annotated(case: Case, noted_s: Floats) -> DataWaits:
     matters = np.asarray(noted_delay_s.max(axis=(1, 2)) > least_s)
     has_loader = (noted_s > 0).any(axis=(0, 1))  # [pp]
     of_loaders = np.where(matters[:, None], noted_s[:, :, has_loader].reshape(matters.size, -1), 0)
-    found = _waiting(of_loaders, _long_from_s(of_loaders[matters]))
+    waiting = _waiting(of_loaders, _long_from_s(of_loaders[matters]))
     waits = np.zeros(noted_s.shape[1:], np.bool_)
-    waits[:, has_loader] = found.waits.reshape(-1, int(has_loader.sum()))
+    waits[:, has_loader] = waiting.workers.reshape(-1, int(has_loader.sum()))
     wait_s = np.where(matters[:, None, None] & waits, noted_delay_s, 0.0)
-    if not found.of_all:
+    if not waiting.of_all:
         wait_s = np.minimum(wait_s, _beyond_others_s(noted_delay_s, waits))
     elif _joint_s(wait_s) < LIMITS.min_share_of_all * case.report.recorded_s.sum():
         wait_s = np.zeros_like(wait_s)
-    is_late = (wait_s > 0) & found.in_step[:, None, None]
-    waits &= is_late.any(axis=0).any()
-    return DataWaits(
-        delay_s, wait_s, is_late, least_s, waits, found.of_all, found.wanders, is_annotated=True
-    )
+    is_late = (wait_s > 0) & waiting.in_step[:, None, None]
+    waits &= is_late.any()
+    kind = waiting.of_all, waiting.wanders
+    return DataWaits(delay_s, wait_s, is_late, least_s, waits, *kind, is_annotated=True)
 
 
 @dataclass(frozen=True, slots=True)
 class _Waiting:
-    """Who of some workers waits.
+    """Which of some workers wait.
 
-    `in_step` [steps] are the steps with long waits, `waits` [workers] those who wait.
-    `of_all`: all of them, with nobody far ahead of the others.
+    `in_step` [steps] are the steps with long waits, `workers` [workers] those that wait. `of_all`:
+    all of them, with none far ahead of the others.
     """
 
     in_step: NDArray[np.bool_]
-    waits: NDArray[np.bool_]
+    workers: NDArray[np.bool_]
     of_all: bool
     wanders: bool
 
@@ -146,7 +149,7 @@ def _waiting(amount_s: Floats, long_from_s: float, *, is_whole: bool = True) -> 
     """Divide workers by their waits [steps, workers] at the widest gap between their means.
 
     With `is_whole` amounts are the whole waits, else what they are longer than the step's shortest:
-    then one worker seems not to wait at all, and only a minority far ahead of it is found.
+    then one worker seems not to wait at all, and only a minority far ahead of it is named.
     """
     is_long = np.asarray(amount_s >= long_from_s)
     in_step = np.asarray(is_long.any(axis=1))
@@ -165,10 +168,10 @@ def _waiting(amount_s: Floats, long_from_s: float, *, is_whole: bool = True) -> 
     waits = np.zeros(num_workers, np.bool_)
     waits[in_order[:cut]] = True
     long_s = np.where(is_long, amount_s, 0.0)
+    min_times = LIMITS.min_times_longer if is_whole else LIMITS.min_times_longer_than_shortest
     is_some = (
         cut < num_workers
-        and times[cut - 1]
-        >= (LIMITS.min_times_longer if is_whole else LIMITS.min_times_longer_than_shortest)
+        and times[cut - 1] >= min_times
         and bool((is_long[in_step][:, waits].mean(axis=0) >= LIMITS.min_share_of_steps).all())
         and long_s[:, waits].sum() >= LIMITS.min_share_of_few * long_s.sum()
     )
@@ -220,13 +223,10 @@ def _inferred(case: Case) -> DataWaits:
         (delay_s > least_s[:, None, None]) & is_usual(case)[:, None, None], delay_s, 0.0
     )
     others, is_stalled = _others(case, least_s), stalls(case).is_stalled
-    least_rate = np.maximum(
-        LIMITS.min_rate_of_few, LIMITS.min_times_others * others + LIMITS.min_beyond_others
-    )
+    beyond = LIMITS.min_times_others * others + LIMITS.min_beyond_others
     # A stalled worker is late before its first forward as well.
-    least_rate = np.where(
-        is_stalled, np.maximum(least_rate, LIMITS.min_rate_of_stalled), least_rate
-    )
+    of_kind = np.where(is_stalled, LIMITS.min_rate_of_stalled, LIMITS.min_rate_of_few)
+    least_rate = np.maximum(of_kind, beyond)
     is_late = np.zeros(delay_s.shape, np.bool_)
     of_all = False
     is_whole = all(group.replayer.grid.origin_s is not None for group in case.groups)
@@ -234,21 +234,20 @@ def _inferred(case: Case) -> DataWaits:
         own_s = counts_s[:, :, stage]
         if not own_s.any():
             continue
-        found = _waiting(own_s, _long_from_s(own_s), is_whole=is_whole or stage > 0)
-        mine = found.in_step[:, None] & found.waits & (own_s > 0)
-        rate = _rate(found.in_step[:, None] if found.of_all else mine)
+        waiting = _waiting(own_s, _long_from_s(own_s), is_whole=is_whole or stage > 0)
+        late = waiting.in_step[:, None] & waiting.workers & (own_s > 0)
+        rate = _rate(waiting.in_step[:, None] if waiting.of_all else late)
         enough = rate >= least_rate[:, stage]
-        if found.of_all:
-            enough &= (rate >= LIMITS.min_rate_of_all) & (mine.sum(axis=0) > 0)
-        if stage == 0 and found.of_all:
-            of_all = bool(enough.all()) and (
-                _joint_s(own_s[:, :, None]) >= LIMITS.min_share_of_all * recorded_s.sum()
-            )
+        if waiting.of_all:
+            enough &= (rate >= LIMITS.min_rate_of_all) & late.any(axis=0)
+        if stage == 0 and waiting.of_all:
+            joint_s = _joint_s(own_s[:, :, None])
+            of_all = bool(enough.all()) and joint_s >= LIMITS.min_share_of_all * recorded_s.sum()
             enough &= of_all
-        elif found.of_all and is_late[:, :, 0].any() and not of_all:
+        elif waiting.of_all and is_late[:, :, 0].any() and not of_all:
             # Some of the first stage wait, and whole later stages for them.
             enough[:] = False
-        is_late[:, :, stage] = mine & enough
+        is_late[:, :, stage] = late & enough
     is_late = _longest_stretch(case, is_late)
     wait_s = _waits_s(case, delay_s, is_late, of_all=of_all)
     waits = np.asarray(is_late.any(axis=0))
@@ -265,7 +264,8 @@ def _longest_stretch(case: Case, is_late: NDArray[np.bool_]) -> NDArray[np.bool_
     Odd steps neither begin a stretch nor break it.
     """
     in_step = np.asarray(is_late.any(axis=(1, 2)), np.float64)
-    first, end = densest_stretch(np.where(is_usual(case), in_step, MIN_HIT_SHARE))
+    even = persistence.LIMITS.min_hit_share
+    first, end = best_stretch(np.where(is_usual(case), in_step - even, 0.0))
     if in_step[first:end].sum() < LIMITS.min_share_in_stretch * in_step.sum():
         return is_late
     inside = np.zeros_like(is_late)
@@ -287,12 +287,12 @@ def _waits_s(case: Case, delay_s: Floats, is_late: NDArray[np.bool_], *, of_all:
     # A later stage shows only the part of a wait that outlasts the arrival of its input.
     of_all_s = float(np.median(delay_s[is_late])) if is_late.any() else 0.0
     for dp_rank, stage in np.argwhere(is_late.any(axis=0)):
-        mine = delay_s[:, dp_rank, stage]
-        usual_s = max(of_all_s, float(np.median(mine[is_late[:, dp_rank, stage]])))
-        own = wait_s[:, dp_rank, stage]
-        own[odd[:, dp_rank, stage]] = mine[odd[:, dp_rank, stage]]
-        is_far = own > LIMITS.max_times_usual * usual_s
-        own[is_far & (of_all | odd[:, dp_rank, stage])] = usual_s
+        worker = slice(None), dp_rank, stage
+        usual_s = max(of_all_s, float(np.median(delay_s[worker][is_late[worker]])))
+        own_s, is_odd = wait_s[worker], odd[worker]
+        own_s[is_odd] = delay_s[worker][is_odd]
+        is_far = own_s > LIMITS.max_times_usual * usual_s
+        own_s[is_far & (of_all | is_odd)] = usual_s
     return wait_s
 
 
@@ -300,8 +300,8 @@ def _beside(case: Case, is_late: NDArray[np.bool_], order: slice) -> NDArray[np.
     """[steps, dp, pp], whether the nearest usual step before (or after) was late, or is missing."""
     usual = is_usual(case)[order]
     last = np.maximum.accumulate(np.where(usual, np.arange(usual.size), -1))
-    found = is_late[order][np.maximum(last, 0)] | (last < 0)[:, None, None]
-    return np.asarray(found[order] & is_late.any(axis=0))
+    was_late = is_late[order][np.maximum(last, 0)] | (last < 0)[:, None, None]
+    return np.asarray(was_late[order] & is_late.any(axis=0))
 
 
 def _first_delays(case: Case) -> Floats:
@@ -316,10 +316,8 @@ def _first_delays(case: Case) -> Floats:
 
 def _others(case: Case, least_s: Floats) -> Floats:
     """[dp, pp], share of the worker's other computations that are as late."""
-    late, trials = (
-        interruptions_of(case, InterruptionKind.LATE),
-        np.zeros(case.parallelism.pp_size, np.int64),
-    )
+    late = interruptions_of(case, InterruptionKind.LATE)
+    trials = np.zeros(case.parallelism.pp_size, np.int64)
     for of_group in launch_delays(case):
         num_steps = of_group.delay_s.shape[1] // case.parallelism.dp_size
         trials += np.bincount(of_group.stage[~of_group.is_first], minlength=trials.size) * num_steps
@@ -335,13 +333,13 @@ def _rate(is_late: NDArray[np.bool_]) -> Floats:
     return np.where(num_late > 0, num_late / (last - first + 1), 0.0)
 
 
-def wait_rows(case: Case, found: DataWaits) -> Interruptions:
+def wait_rows(case: Case, waits: DataWaits) -> Interruptions:
     """The waits as late launches of first forwards."""
     parts = []
     for number, (group, late) in enumerate(zip(case.groups, launch_delays(case), strict=True)):
         first_row = np.full(case.parallelism.pp_size, -1)
         first_row[late.stage[late.is_first]] = late.rows[late.is_first]
-        wait_s = found.wait_s[group.positions]
+        wait_s = waits.wait_s[group.positions]
         step, dp_rank, stage = np.nonzero(wait_s)
         lane = dp_rank * len(group.steps) + step
         of_ops = (first_row[stage], lane, wait_s[step, dp_rank, stage], 0.0)
@@ -349,7 +347,7 @@ def wait_rows(case: Case, found: DataWaits) -> Interruptions:
     return joined(parts)
 
 
-def host_of_first_stage(case: Case, found: DataWaits) -> str | None:
+def host_of_first_stage(case: Case, waits: DataWaits) -> str | None:
     """The host of the whole first stage, if other hosts would show it when they waited as long.
 
     A later stage shows a wait only where it outlasts the arrival of its input. Hosts are taken to
@@ -362,10 +360,10 @@ def host_of_first_stage(case: Case, found: DataWaits) -> str | None:
     if first or host is None or not others:
         return None
     dp_rank, stage = min(others, key=lambda worker: (worker[1], worker[0]))
-    is_late = found.is_late[:, dp_rank, 0]
-    if (found.delay_s[is_late, dp_rank, stage] > found.least_s[is_late]).any():
+    is_late = waits.is_late[:, dp_rank, 0]
+    if (waits.delay_s[is_late, dp_rank, stage] > waits.least_s[is_late]).any():
         return None
-    wait_s = found.wait_s[is_late, dp_rank, 0]
+    wait_s = waits.wait_s[is_late, dp_rank, 0]
     longer = wait_s[:, None] > wait_s + _behind_s(case, dp_rank, stage)[is_late]
     return host if (1 - longer.mean()) ** wait_s.size < LIMITS.max_chance else None
 

@@ -1,7 +1,7 @@
-"""How much longer do experts make each computation, and which slow workers do they explain?
+"""How much longer do experts make computations, and which slow workers do they explain?
 
 The tokens of a micro-batch are as many for every rank of a stage, if they are spread evenly. So
-where ranks vary each by itself, even loads are the mean of the stage. Where the ranks of a block
+where ranks vary independently, even loads are the mean of the stage. Where the ranks of a block
 wait for its fullest expert, they take longer than with even loads, which the other blocks show; the
 fullest has never less than an even share, so a block whose lightest micro-batches still take longer
 than the other blocks is slow for another reason as well.
@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from app.diagnosis.case import Case, evidence
+from app.diagnosis.evidence import expert_load as expert_loads
 from app.diagnosis.evidence.expert_load import (
-    MAX_CONSERVED,
     ExpertLoad,
     Flags,
     block_size,
@@ -22,21 +22,33 @@ from app.diagnosis.evidence.expert_load import (
 )
 from app.diagnosis.evidence.slowness import slowness
 from app.diagnosis.evidence.usual_steps import is_usual, usual_steps
-from app.diagnosis.features import Computations, Features, work_signals
+from app.diagnosis.features import Features, work_signals
 from app.engine.metrics import MAD_TO_DEVIATION
 from app.trace.window import Floats
 
-# The lightest micro-batches of a block, and the part of its mean excess that they may have.
-_LIGHTEST = 0.05
-_MAX_LIGHTEST_SHARE = 0.6
-# Stages differ by the loads of their few ranks within so many standard errors.
-MAX_STAGE_ERRORS = 3.0
-# Some experts stay popular. Before workers are compared, a worker's mean load is taken to deviate
-# by this share of the deviation from micro-batch to micro-batch; that counts as so many workers.
-_LASTING_TO_SPREAD = 0.9
-_ASSUMED_WORKERS = 3.0
-# A worker with a mean load so many deviations above the others' is slow by itself.
-MAX_WORKER_DEVIATIONS = 4.0
+
+@dataclass(frozen=True, slots=True)
+class LevelLimits:
+    """Up to which slowness experts explain it. All were chosen on made jobs."""
+
+    # The lightest micro-batches of a block, a share of all, and the part of its mean excess that
+    # they may have.
+    lightest: float = 0.05
+    max_lightest_share: float = 0.6
+    # Stages differ by the loads of their few ranks within so many standard errors.
+    max_stage_errors: float = 3.0
+    # Some experts stay popular. Before workers are compared, a worker's mean load is taken to
+    # deviate by this share of the deviation from micro-batch to micro-batch; where tokens are seen
+    # to move within blocks by half of it, which counts as so many workers.
+    lasting_to_spread: float = 0.9
+    assumed_workers: float = 3.0
+    # A worker with a mean load so many deviations above the others' is slow by itself.
+    max_worker_deviations: float = 4.0
+    # More tokens than the peers explain a slowness from this share of it.
+    min_share_of_tokens: float = 0.5
+
+
+LIMITS = LevelLimits()
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,20 +58,18 @@ class ExpertLevels:
     `worker` [dp, pp] is the ratio of each worker's mean time to that with even loads. `lightest`
     [dp, pp] is the same of the lightest micro-batches of its block. `deviation` is the standard
     deviation of the logarithm between workers. `stage` [pp] is the ratio of a stage's mean time to
-    the other stages', where the loads of its few ranks explain it, else 1; `stage_error` is the
-    standard deviation of its logarithm that loads make, None where it is unknown.
+    the other stages', where the loads of its few ranks explain it, else 1.
     """
 
     worker: Floats
     lightest: Floats
     deviation: float
     stage: Floats
-    stage_error: float | None
 
 
-def uneven_workers(case: Case, found: ExpertLoad) -> Flags:
+def uneven_workers(case: Case, load: ExpertLoad) -> Flags:
     """[dp, pp], workers of the blocks and stages with uneven loads."""
-    return np.repeat(found.varying, block_size(case), axis=0)
+    return np.repeat(load.varying, block_size(case), axis=0)
 
 
 def expert_times(case: Case, group: Features) -> Floats | None:
@@ -67,9 +77,9 @@ def expert_times(case: Case, group: Features) -> Floats | None:
 
     What slow workers take longer whatever their load stays out. None where loads are not known.
     """
-    found, levels = expert_load(case), expert_levels(case)
-    ratio = None if found is None else _relative(case, found, group)
-    if found is None or levels is None or ratio is None:
+    load, levels = expert_load(case), expert_levels(case)
+    ratio = None if load is None else _relative(case, load, group)
+    if load is None or levels is None or ratio is None:
         return None
     # A stage with more tokens than the next one loses by that as well.
     ratio = ratio * levels.stage[:, None, None]
@@ -77,18 +87,18 @@ def expert_times(case: Case, group: Features) -> Floats | None:
         lasting = peers.slow_by[group.positions].transpose(1, 2, 0)
         lasting = np.where(hot_by_routing(case)[..., None], 1.0, lasting)
         ratio = ratio / lasting[:, :, None, :]
-    return np.where(uneven_workers(case, found)[..., None, None], ratio, 1.0)
+    return np.where(uneven_workers(case, load)[..., None, None], ratio, 1.0)
 
 
 @evidence
 def expert_levels(case: Case) -> ExpertLevels | None:
     """Levels over the usual steps; None where nothing varies with loads."""
-    found = expert_load(case)
-    if found is None or not found.varying.any():
+    load = expert_load(case)
+    if load is None or not load.varying.any():
         return None
     parts = []
     for group in case.groups:
-        ratio, usual = _relative(case, found, group), is_usual(case)[group.positions]
+        ratio, usual = _relative(case, load, group), is_usual(case)[group.positions]
         if ratio is not None and usual.any():
             parts.append(ratio[..., usual].reshape(*ratio.shape[:2], -1))
     if not parts:
@@ -97,28 +107,26 @@ def expert_levels(case: Case) -> ExpertLevels | None:
     size, level = block_size(case), ratio.mean(axis=2)
     of_block = ratio.reshape(-1, size, *ratio.shape[1:]).mean(axis=1)
     logs = np.log(np.maximum(level, 1e-9))
-    stage_error = None if found.is_together else _stage_error(logs, size)
+    stage_error = None if load.is_together else _stage_error(logs, size)
     return ExpertLevels(
         worker=level,
-        lightest=np.repeat(np.quantile(of_block, _LIGHTEST, axis=2), size, axis=0),
-        deviation=_deviation(logs[uneven_workers(case, found)], found),
+        lightest=np.repeat(np.quantile(of_block, LIMITS.lightest, axis=2), size, axis=0),
+        deviation=_deviation(logs[uneven_workers(case, load)], load),
         stage=_stage_ratios(case, stage_error),
-        stage_error=stage_error,
     )
 
 
-def _deviation(logs: Floats, found: ExpertLoad) -> float:
+def _deviation(logs: Floats, load: ExpertLoad) -> float:
     """Standard deviation between workers; of few workers, mostly what is usual.
 
     Never below what is usual, unless tokens are seen to move within blocks: there a popular rank is
     paid for by its peers, and what is left over is not the load.
     """
     measured = MAD_TO_DEVIATION * float(np.median(np.abs(logs - np.median(logs))))
-    if found.conserved > MAX_CONSERVED:
-        return max(measured, _LASTING_TO_SPREAD * found.spread)
-    assumed = found.spread / 2
-    squares = logs.size * measured**2 + _ASSUMED_WORKERS * assumed**2
-    return float(np.sqrt(squares / (logs.size + _ASSUMED_WORKERS)))
+    if load.conserved > expert_loads.LIMITS.max_conserved:
+        return max(measured, LIMITS.lasting_to_spread * load.spread)
+    squares = logs.size * measured**2 + LIMITS.assumed_workers * (load.spread / 2) ** 2
+    return float(np.sqrt(squares / (logs.size + LIMITS.assumed_workers)))
 
 
 def _stage_error(logs: Floats, size: int) -> float | None:
@@ -141,27 +149,30 @@ def _stage_ratios(case: Case, stage_error: float | None) -> Floats:
     if not (took_s > 0).all():
         return ones
     logs = np.log(took_s)
-    is_alike = np.abs(logs - np.median(logs)) <= MAX_STAGE_ERRORS * stage_error
+    is_alike = np.abs(logs - np.median(logs)) <= LIMITS.max_stage_errors * stage_error
     if is_alike.sum() < 2:
         return ones
     return np.where(is_alike, took_s / took_s[is_alike].mean(), 1.0)
 
 
-def _relative(case: Case, found: ExpertLoad, group: Features) -> Floats | None:
+def _relative(case: Case, load: ExpertLoad, group: Features) -> Floats | None:
     """[dp, pp, items, steps], time over the mean of the reference, in the quicker direction.
 
     A pause is in one direction only. The reference is the stage's ranks with even loads; without
-    any the stage, or the block itself where its ranks wait for each other.
+    any the stage, or the block itself where its ranks wait for one another.
     """
     forward, backward = group.forward, group.backward
     if forward is None or backward is None or not forward.duration_s.size:
         return None
     if forward.duration_s.shape != backward.duration_s.shape:
         return None
-    is_even = ~uneven_workers(case, found)
-    size = block_size(case) if found.is_together else is_even.shape[0]
-    sides = [_over_reference(each, is_even, size) for each in (forward, backward)]
-    ratio = np.minimum(*sides)
+    is_even = ~uneven_workers(case, load)
+    size = block_size(case) if load.is_together else is_even.shape[0]
+
+    def usual_s(duration_s: Floats) -> Floats:
+        return _reference(duration_s.mean(axis=(2, 3)), is_even, size)[..., None, None]
+
+    ratio = np.minimum(forward.over_usual(usual_s), backward.over_usual(usual_s))
     by_step = np.median(ratio[is_even if is_even.any() else ~is_even], axis=(0, 1))
     usual = np.median(by_step)
     if usual > 0:
@@ -170,24 +181,13 @@ def _relative(case: Case, found: ExpertLoad, group: Features) -> Floats | None:
     return np.asarray(ratio / np.maximum(_reference(cells, is_even, size), 1e-9)[..., None, None])
 
 
-def _over_reference(side: Computations, is_even: Flags, size: int) -> Floats:
-    """[dp, pp, items, steps], durations over the mean of the reference in the same chunk."""
-    duration_s, chunk = side.duration_s, side.chunk[side.shared]
-    found = np.ones(duration_s.shape)
-    for each in np.unique(chunk):
-        of_chunk = duration_s[:, :, chunk == each]
-        usual_s = _reference(of_chunk.mean(axis=(2, 3)), is_even, size)[..., None, None]
-        found[:, :, chunk == each] = of_chunk / np.where(usual_s > 0, usual_s, 1.0)
-    return found
-
-
 def _reference(mean: Floats, is_even: Flags, size: int) -> Floats:
-    """[dp, pp], for each worker the mean of the stage's even ranks, else of its `size` ranks."""
+    """[dp, pp], the mean of the even ranks of a worker's stage, else of its `size` ranks."""
     of_block = mean.reshape(-1, size, mean.shape[1]).mean(axis=1)
-    found = np.repeat(of_block, size, axis=0)
+    reference = np.repeat(of_block, size, axis=0)
     for stage in np.flatnonzero(is_even.any(axis=0)):
-        found[:, stage] = mean[is_even[:, stage], stage].mean()
-    return found
+        reference[:, stage] = mean[is_even[:, stage], stage].mean()
+    return reference
 
 
 @evidence
@@ -199,21 +199,18 @@ def hot_by_routing(case: Case) -> Flags:
     is a mean load no further from even than those of the other workers, and that of a block whose
     lightest micro-batches take little longer than elsewhere.
     """
-    sizes = case.parallelism
-    found = np.zeros((sizes.dp_size, sizes.pp_size), np.bool_)
-    peers = slowness(case)
+    sizes, peers = case.parallelism, slowness(case)
     if sizes.ep_size < 2 or peers is None:
-        return found
+        return np.zeros((sizes.dp_size, sizes.pp_size), np.bool_)
     slow_by = peers.slow_by[usual_steps(case)]
     most, slow_by = slow_by.max(axis=0), slow_by.mean(axis=0)
-    is_slow = slow_by > 1.0
-    found |= slow_in_every_block(case)
+    is_hot = _as_loads_make(case, most / np.maximum(slow_by, 1e-9))
     tokens = work_signals(case.replay).get("tokens")
     if tokens is not None:
         mean = np.nan_to_num(np.nanmean(tokens, axis=0))
         usual = np.maximum(np.median(mean, axis=0), 1e-9)
-        found |= is_slow & (mean / usual - 1 >= 0.5 * (slow_by - 1))
-    return np.asarray(found | (is_slow & _as_loads_make(case, most / np.maximum(slow_by, 1e-9))))
+        is_hot |= mean / usual - 1 >= LIMITS.min_share_of_tokens * (slow_by - 1)
+    return np.asarray(slow_in_every_block(case) | ((slow_by > 1.0) & is_hot))
 
 
 def _as_loads_make(case: Case, at_worst: Floats) -> Flags:
@@ -221,18 +218,18 @@ def _as_loads_make(case: Case, at_worst: Floats) -> Flags:
 
     `at_worst` [dp, pp] is a worker's slowness in its worst steps over that of the whole window.
     """
-    found, levels = expert_load(case), expert_levels(case)
-    if found is None or levels is None or not found.is_by_routing:
+    load, levels = expert_load(case), expert_levels(case)
+    if load is None or levels is None or not load.is_by_routing:
         return np.zeros(at_worst.shape, np.bool_)
-    if found.is_together:
+    uneven = uneven_workers(case, load)
+    if load.is_together:
         # Of a block all stages together, as one stage has few micro-batches.
-        uneven = uneven_workers(case, found)
         excess, lightest = (
-            np.where(uneven, each - 1, 0.0).sum(axis=1, keepdims=True)
-            for each in (levels.worker, levels.lightest)
+            np.where(uneven, ratio - 1, 0.0).sum(axis=1, keepdims=True)
+            for ratio in (levels.worker, levels.lightest)
         )
-        is_light = lightest <= _MAX_LIGHTEST_SHARE * np.maximum(excess, 0.0)
+        is_light = lightest <= LIMITS.max_lightest_share * np.maximum(excess, 0.0)
     else:
         level = at_worst * levels.worker / np.median(levels.worker, axis=0)
-        is_light = np.log(level) <= MAX_WORKER_DEVIATIONS * levels.deviation
-    return np.asarray(uneven_workers(case, found) & is_light)
+        is_light = np.log(level) <= LIMITS.max_worker_deviations * levels.deviation
+    return np.asarray(uneven & is_light)

@@ -30,29 +30,42 @@ from app.trace.window import Floats, Ints
 
 Flags = NDArray[np.bool_]
 
-# Steps sampled for the correlations, fewer where one has very many computations. Of each block and
+# Steps sampled for the correlations, fewer where one has very many computations. Of every block and
 # stage enough are left that noise of one of thousands of blocks is not taken for loads.
 MAX_STEPS = 32
 MAX_SAMPLED_COMPUTATIONS = 1 << 19  # of one direction
 MIN_BLOCK_COMPUTATIONS = 1 << 10
-# Computations of a worker with fewer micro-batches and steps show no variation.
-MIN_CELLS = 12
-# The part of the variation that forward and backward share, and its correlation. Healthy workers
-# share next to nothing; clock noise of a worker that lasts for a step is up to 0.03.
-MIN_SPREAD = 0.04
-MIN_R = 0.4
-# Sequences make the stages of a replica agree; routing, which differs by layer, does not.
-MAX_STAGES_R = 0.4
-# Lengths that a sampler makes alike on all dp ranks make blocks agree; routing does not.
-MAX_BLOCKS_R = 0.4
-# A busy host or GPU makes neighbouring micro-batches agree, as a share of forward and backward.
-MAX_NEIGHBOUR_SHARE = 0.5
-# Tokens only move within a block: its mean varies far less than that of independent ranks.
-MAX_CONSERVED = 0.3
-# Ranks of a block that wait for its fullest expert share this much of their variation.
-MIN_TOGETHER = 0.5
-# Time goes with a column that is sent, or does not.
-MIN_COLUMN_R = 0.6
+
+
+@dataclass(frozen=True, slots=True)
+class LoadLimits:
+    """What uneven loads of experts show. All were chosen on made jobs."""
+
+    # Micro-batches times steps of a worker: fewer show no variation.
+    min_cells: int = 12
+    # The part of the variation that forward and backward share, a standard deviation, and its
+    # correlation. Healthy workers share next to nothing; clock noise of a worker that lasts for a
+    # step is up to 0.03.
+    min_spread: float = 0.04
+    min_r: float = 0.4
+    # Sequences make the stages of a replica agree; routing, which differs by layer, does not.
+    max_stages_r: float = 0.4
+    # Lengths that a sampler makes alike on all dp ranks make blocks agree; routing does not.
+    max_blocks_r: float = 0.4
+    # A busy host or GPU makes neighbouring micro-batches agree, as a share of forward and backward.
+    max_neighbour_share: float = 0.5
+    # Tokens only move within a block: its mean varies far less than that of independent ranks, as
+    # a share of its variance.
+    max_conserved: float = 0.3
+    # Ranks of a block that wait for its fullest expert share this much of their variation.
+    min_together: float = 0.5
+    # Correlation from which time goes with a column that is sent.
+    min_column_r: float = 0.6
+    # A pause is no load: at most so many times the usual time counts.
+    max_load: float = 4.0
+
+
+LIMITS = LoadLimits()
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,35 +99,36 @@ class ExpertLoad:
     @property
     def varies(self) -> bool:
         """Whether forward and backward vary together, beyond noise, and with the micro-batch."""
-        return bool(self.varying.any()) and self.neighbours <= MAX_NEIGHBOUR_SHARE
+        return bool(self.varying.any()) and self.neighbours <= LIMITS.max_neighbour_share
 
     @property
     def is_together(self) -> bool:
         """Whether the ranks of a block take longer for the same micro-batches."""
-        return self.together >= MIN_TOGETHER
+        return self.together >= LIMITS.min_together
 
     @property
     def by_sequences(self) -> bool:
         """Whether lengths explain the variation: those that are sent, or all stages alike."""
-        if self.squares_r is not None and self.squares_r >= MIN_COLUMN_R:
+        if self.squares_r is not None and self.squares_r >= LIMITS.min_column_r:
             return self.tokens_r is None or self.squares_r >= self.tokens_r
-        return self.stages_r is not None and self.stages_r > MAX_STAGES_R
+        return self.stages_r is not None and self.stages_r > LIMITS.max_stages_r
 
     @property
     def by_experts(self) -> bool:
         """Whether tokens, the balance within blocks, blocks that differ, or stages show experts."""
-        if self.squares_r is not None and self.squares_r >= MIN_COLUMN_R:
+        if self.squares_r is not None and self.squares_r >= LIMITS.min_column_r:
             return self.tokens_r is not None and self.tokens_r > self.squares_r
-        if self.tokens_r is not None and self.tokens_r >= MIN_COLUMN_R:
+        if self.tokens_r is not None and self.tokens_r >= LIMITS.min_column_r:
             return True
-        if self.conserved <= MAX_CONSERVED or self.has_lasting:
+        if self.conserved <= LIMITS.max_conserved or self.has_lasting:
             return True
         if self.is_together and self.blocks_r is not None:
             # Lengths of one dp rank say nothing about those of the next.
-            return self.blocks_r <= MAX_BLOCKS_R
+            return self.blocks_r <= LIMITS.max_blocks_r
         # Inputs that only one stage works on, as images, vary on that stage alone.
-        is_one_stage = not self.is_together and self.varying.any(axis=0).sum() < 2
-        return not is_one_stage and self.stages_r is not None and self.stages_r <= MAX_STAGES_R
+        if not self.is_together and self.varying.any(axis=0).sum() < 2:
+            return False
+        return self.stages_r is not None and self.stages_r <= LIMITS.max_stages_r
 
     @property
     def is_by_routing(self) -> bool:
@@ -135,9 +149,8 @@ def expert_load(case: Case) -> ExpertLoad | None:
     parts = [part for part in (_deviations(case, group) for group in case.groups) if part]
     if not parts:
         return None
-    forward = _cells([one for one, _, _ in parts])
-    backward = _cells([other for _, other, _ in parts])
-    if forward.shape[2] < MIN_CELLS:
+    forward, backward = _cells([part[0] for part in parts]), _cells([part[1] for part in parts])
+    if forward.shape[2] < LIMITS.min_cells:
         return None
     size = block_size(case)
     own, squares, varying = _varying(forward, backward, size)
@@ -147,18 +160,19 @@ def expert_load(case: Case) -> ExpertLoad | None:
     both = (forward + backward) / 2
     common = max(0.0, float(own[chosen].mean()))
     # Searched only for what varies.
-    later = _cells([_with_next(*part) for part in parts]) if varying.any() else np.empty(0)
+    neighbours = together = 0.0
+    if varying.any():
+        later = _cells([_with_next(*part) for part in parts])[of_workers]
+        neighbours = _share(float(later.mean()), common) if later.size else 0.0
+        shared = _shared_in_blocks(forward, backward, size)[chosen]
+        together = _share(float(shared.mean()), common)
     return ExpertLoad(
         varying=varying | lasting,
         has_lasting=bool(lasting.any()),
         spread=max(float(np.sqrt(common)), lasting_spread),
-        pearson_r=_share(
-            float(own[chosen].sum()), math.sqrt(squares[:, chosen].sum(axis=1).prod())
-        ),
-        neighbours=_share(float(later[of_workers].mean()), common) if later.size else 0.0,
-        together=_share(float(_shared_in_blocks(forward, backward, size)[chosen].mean()), common)
-        if varying.any()
-        else 0.0,
+        pearson_r=_share(own[chosen].sum(), math.sqrt(squares[:, chosen].sum(axis=1).prod())),
+        neighbours=neighbours,
+        together=together,
         stages_r=_between_stages(both, of_workers),
         blocks_r=_between_blocks(both, chosen, size),
         conserved=_conserved(both, case.parallelism.ep_size),
@@ -175,11 +189,9 @@ def slow_in_every_block(case: Case) -> Flags:
     from GPUs.
     """
     sizes = case.parallelism
-    found = np.zeros((sizes.dp_size, sizes.pp_size), np.bool_)
-    size = block_size(case)
-    peers = slowness(case)
+    size, peers = block_size(case), slowness(case)
     if sizes.ep_size < 2 or peers is None or sizes.dp_size == size:
-        return found
+        return np.zeros((sizes.dp_size, sizes.pp_size), np.bool_)
     is_slow = (peers.slow_by[usual_steps(case)].mean(axis=0) > 1.0).reshape(-1, size, sizes.pp_size)
     everywhere = is_slow.all(axis=0)
     return np.tile(everywhere & ~everywhere.all(axis=0), (len(is_slow), 1))
@@ -187,9 +199,8 @@ def slow_in_every_block(case: Case) -> Flags:
 
 def _lasting(case: Case, size: int) -> tuple[Flags, float]:
     """[blocks, pp] with a place that is slow in every block, and how far its ranks differ."""
-    slow = slow_in_every_block(case)
+    slow, peers = slow_in_every_block(case), slowness(case)
     blocks: Flags = np.asarray(slow.reshape(-1, size, slow.shape[1]).any(axis=1))
-    peers = slowness(case)
     if peers is None or not blocks.any():
         return blocks, 0.0
     level = peers.slow_by[usual_steps(case)].mean(axis=0)
@@ -211,7 +222,7 @@ def _deviations(case: Case, group: Features) -> tuple[Floats, Floats, Flags] | N
     if forward is None or backward is None or not usual.size:
         return None
     usual = usual[:: -(-usual.size // _max_steps(case, forward))]
-    sides = [_centred(each, usual) for each in (forward, backward)]
+    sides = [_centred(side, usual) for side in (forward, backward)]
     if not sides[0].size or sides[0].shape != sides[1].shape:
         return None
     items = forward.chunk[forward.shared], forward.microbatch[forward.shared]
@@ -234,13 +245,9 @@ def _max_steps(case: Case, side: Computations) -> int:
     """At most so many steps are sampled; a stride may leave half of these."""
     num_items = max(side.shared.size, 1)
     of_step = math.prod(side.duration_s.shape[:2]) * num_items
-    of_worker = max(2 * MIN_CELLS, MIN_BLOCK_COMPUTATIONS // block_size(case))
+    of_worker = max(2 * LIMITS.min_cells, MIN_BLOCK_COMPUTATIONS // block_size(case))
     enough = -(-of_worker // num_items)
     return min(MAX_STEPS, max(enough, MAX_SAMPLED_COMPUTATIONS // of_step))
-
-
-# A pause is no load: at most so many times the usual time counts.
-_MAX_LOAD = 4.0
 
 
 def _centred(side: Computations, usual: Ints) -> Floats:
@@ -248,15 +255,15 @@ def _centred(side: Computations, usual: Ints) -> Floats:
     duration_s = side.duration_s[..., usual]
     logs = np.log(np.where(duration_s > 0, duration_s, 1.0))
     chunk = side.chunk[side.shared]
-    limit = np.log(_MAX_LOAD)
+    limit = np.log(LIMITS.max_load)
     begins = 1 + np.flatnonzero(np.diff(chunk))
-    for mine in np.split(logs, begins, axis=2) if chunk.size else ():
-        mine -= quantiles(mine.transpose(0, 1, 3, 2), 0.5)[:, :, None]
-        np.clip(mine, -limit, limit, out=mine)
+    for of_chunk in np.split(logs, begins, axis=2) if chunk.size else ():
+        of_chunk -= quantiles(of_chunk.transpose(0, 1, 3, 2), 0.5)[:, :, None]
+        np.clip(of_chunk, -limit, limit, out=of_chunk)
         # Not the mean, which would hold a part of what one block's micro-batches take longer.
-        of_items = mine.transpose(1, 2, 0, 3).reshape(*mine.shape[1:3], -1)
-        mine -= quantiles(of_items, 0.5)[..., None]
-        mine -= mine.mean(axis=2, keepdims=True)
+        of_items = of_chunk.transpose(1, 2, 0, 3).reshape(*of_chunk.shape[1:3], -1)
+        of_chunk -= quantiles(of_items, 0.5)[..., None]
+        of_chunk -= of_chunk.mean(axis=2, keepdims=True)
     return logs
 
 
@@ -265,30 +272,36 @@ def _varying(forward: Floats, backward: Floats, size: int) -> tuple[Floats, Floa
 
     In between [2, blocks, pp], their variances: the mean of the deviations is 0.
     """
-    forward, backward = (each.reshape(-1, size, *each.shape[1:]) for each in (forward, backward))
+    forward, backward = _by_block(forward, size), _by_block(backward, size)
     own, *squares = (
         np.einsum("bdsc,bdsc->bs", one, other) / math.prod(one.shape[1::2])
         for one, other in ((forward, backward), (forward, forward), (backward, backward))
     )
-    are_alike = own >= MIN_R * np.sqrt(squares[0] * squares[1])
-    found = (own >= MIN_SPREAD**2) & are_alike
+    are_alike = own >= LIMITS.min_r * np.sqrt(squares[0] * squares[1])
+    varying = (own >= LIMITS.min_spread**2) & are_alike
     # A block with uneven loads in one stage may have them in others to a lesser degree.
-    found |= found.any(axis=1, keepdims=True) & (own >= (MIN_SPREAD / 2) ** 2) & are_alike
-    return own, np.stack(squares), found
+    is_some = own >= (LIMITS.min_spread / 2) ** 2
+    varying |= varying.any(axis=1, keepdims=True) & is_some & are_alike
+    return own, np.stack(squares), varying
+
+
+def _by_block(values: Floats, size: int) -> Floats:
+    """[blocks, dp ranks of a block, ...] of [dp, ...]."""
+    return values.reshape(-1, size, *values.shape[1:])
 
 
 def _shared_in_blocks(forward: Floats, backward: Floats, size: int) -> Floats:
     """[blocks, pp], mean covariance of one rank's forward and another one's backward."""
     if size < 2:
         return np.zeros((forward.shape[0], forward.shape[1]))
-    one, other = (each.reshape(-1, size, *each.shape[1:]) for each in (forward, backward))
+    one, other = _by_block(forward, size), _by_block(backward, size)
     of_all = (one.sum(axis=1) * other.sum(axis=1)).mean(axis=2)
     of_own = (one * other).mean(axis=3).sum(axis=1)
     return np.asarray((of_all - of_own) / (size * (size - 1)))
 
 
 def _between_stages(both: Floats, chosen: Flags) -> float | None:
-    """Correlation of half of the stages with the others, over cells of the chosen's replicas."""
+    """Correlation of half of the stages with the others, over cells of the chosen replicas."""
     if both.shape[1] < 2:
         return None
     rows = chosen.any(axis=1)
@@ -300,17 +313,16 @@ def _between_blocks(both: Floats, chosen: Flags, size: int) -> float | None:
     """Correlation of the chosen blocks [blocks, pp] with the mean of all others of the stage."""
     if len(both) == size:
         return None
-    blocks = both.reshape(-1, size, *both.shape[1:]).mean(axis=1)
+    blocks = _by_block(both, size).mean(axis=1)
     others = (blocks.sum(axis=0) - blocks) / (len(blocks) - 1)
     return _pearson(blocks[chosen].ravel(), others[chosen].ravel())
 
 
 def _conserved(both: Floats, ep_size: int) -> float:
     """Variance of the block's mean over that of as many independent ranks."""
-    dp_size, pp_size, cells = both.shape
-    if ep_size < 2 or dp_size % ep_size:
+    if ep_size < 2 or len(both) % ep_size:
         return 1.0
-    blocks = both.reshape(dp_size // ep_size, ep_size, pp_size, cells)
+    blocks = _by_block(both, ep_size)
     within = float(blocks.var(axis=1, ddof=1).mean())
     mean = blocks.mean(axis=1)
     of_mean = float((mean - mean.mean()).var())
@@ -333,5 +345,5 @@ def is_not_told_apart(case: Case) -> bool:
     """Whether a job with experts varies in a way that sequences may explain as well."""
     if case.parallelism.ep_size < 2:
         return False
-    found = expert_load(case)
-    return found is not None and found.varies and not (found.by_sequences or found.by_experts)
+    load = expert_load(case)
+    return load is not None and load.varies and not (load.by_sequences or load.by_experts)

@@ -30,20 +30,13 @@ def fingerprint(case: Case) -> Fingerprint:
 
 def _variance(groups: tuple[Features, ...]) -> Variance:
     """Shares of the variance; groups weigh by their operations."""
-    unknown = Variance(between_stages=None, between_workers=None, within_workers=None)
-    parts = np.zeros(3)
-    for group in groups:
-        if group.forward is None or not group.forward.shared.size:
-            return unknown
-        parts += _sums_of_squares(group.forward.duration_s)
-    if parts.sum() <= 0:
-        return unknown
-    between_stages, between_workers, within_workers = (parts / parts.sum()).tolist()
-    return Variance(
-        between_stages=between_stages,
-        between_workers=between_workers,
-        within_workers=within_workers,
-    )
+    parts: list[float | None] = [None] * 3
+    sides = [group.forward for group in groups]
+    known = [side.duration_s for side in sides if side is not None and side.shared.size]
+    sums = np.sum([_sums_of_squares(duration_s) for duration_s in known], axis=0)
+    if len(known) == len(groups) and sums.sum() > 0:
+        parts = (sums / sums.sum()).tolist()
+    return Variance(between_stages=parts[0], between_workers=parts[1], within_workers=parts[2])
 
 
 def _sums_of_squares(duration_s: Floats) -> Floats:
@@ -67,18 +60,13 @@ def _optype_share(case: Case) -> dict[str, float]:
     return {name: loss / total if total > 0 else 0.0 for name, loss in lost.items()}
 
 
-# Causes that lengthen transfers, but make no rank late.
-# Workers sampled for the coverage.
-_MAX_WORKERS = 64
-
-
 def arrivals_of(case: Case) -> ArrivalsRecord | None:
     """The result's `arrivals`; None without collectives of several members."""
-    found = case.replay.arrivals
-    if found is None:
+    arrivals = case.replay.arrivals
+    if arrivals is None:
         return None
     kinds = {worker.late.place: worker.kind for worker in late_workers(case)}
-    return arrivals_record(found, kinds)
+    return arrivals_record(arrivals, kinds)
 
 
 def unexplained_share(case: Case, findings: Sequence[Finding]) -> float | None:
@@ -88,8 +76,8 @@ def unexplained_share(case: Case, findings: Sequence[Finding]) -> float | None:
     there is any finding, ranks that were held up themselves. The cost of findings without culprits
     is subtracted, as it may be behind any wait.
     """
-    found = case.replay.arrivals
-    if found is None:
+    arrivals = case.replay.arrivals
+    if arrivals is None:
         return None
     workers = {
         (int(dp_rank), int(stage))
@@ -99,41 +87,38 @@ def unexplained_share(case: Case, findings: Sequence[Finding]) -> float | None:
     replicas = {dp_rank for dp_rank, _ in workers} if case.parallelism.pp_size > 1 else set()
     explained = [
         at
-        for at, place in enumerate(found.places)
+        for at, place in enumerate(arrivals.places)
         if place.dp_rank in replicas
         or (place.dp_rank, place.stage) in workers
         or _is_named(place, findings)
     ]
     if findings:
-        explained += [late.place for late in found.late if not late.is_own]
-    left_s = found.lost_without_s(explained).max(axis=0)
+        explained += [late.place for late in arrivals.late if not late.is_own]
+    left_s = arrivals.lost_without_s(explained).max(axis=0)
     of_all = sum(finding.cost or 0.0 for finding in findings if not finding.culprits)
     step_s = float(case.report.recorded_s.mean())
     share = max(0.0, min(float(left_s.mean()) / step_s, _waited_share(case)) - of_all)
     # A culprit without a finding stays unexplained, even if late together with an explained one.
-    unnamed_s = [late.waited_for_s for late in found.culprits if late.place not in set(explained)]
     if findings and not of_all:
-        share = max([share, *(min(1.0, each_s / step_s) for each_s in unnamed_s)])
+        unnamed = [late for late in arrivals.culprits if late.place not in set(explained)]
+        share = max([share, *(min(1.0, late.waited_for_s / step_s) for late in unnamed)])
     return share
 
 
 def _is_named(place: RankPlace, findings: Sequence[Finding]) -> bool:
     """Whether this rank is, or is part of, the culprit of a finding."""
     for finding in findings:
+        is_of_transfers = CAUSES[finding.cause].is_of_transfers
         for culprit in finding.culprits:
-            if (
-                CAUSES[finding.cause].is_of_transfers
-                and culprit.dp_rank is None
-                and not culprit.host
-            ):
+            if is_of_transfers and culprit.dp_rank is None and not culprit.host:
                 continue
             names = (
                 (culprit.dp_rank, place.dp_rank),
                 (culprit.stage, place.stage),
                 (culprit.host if culprit.dp_rank is None else None, place.host),
             )
-            known = [(mine, theirs) for mine, theirs in names if mine is not None]
-            if known and all(mine == theirs for mine, theirs in known):
+            known = [(name, of_place) for name, of_place in names if name is not None]
+            if known and all(name == of_place for name, of_place in known):
                 return True
     return False
 
@@ -141,14 +126,14 @@ def _is_named(place: RankPlace, findings: Sequence[Finding]) -> bool:
 @evidence
 def _waited_share(case: Case) -> float:
     """The longest waiting of one rank, overlapping waits counted once, as a share of the step."""
-    found = case.replay.arrivals
-    if found is None:
+    arrivals = case.replay.arrivals
+    if arrivals is None:
         return 0.0
-    if found.occurrences.sampled:  # in some steps only
+    if arrivals.occurrences.sampled:  # in some steps only
         return 1.0
-    places = np.argsort(-found.waited_s.mean(axis=1), kind="stable")[:4]
-    total_s = found.waits.of_places(places).total_s
-    return float(total_s.max()) / float(found.step_s.sum()) if total_s.any() else 1.0
+    places = np.argsort(-arrivals.waited_s.mean(axis=1), kind="stable")[:4]
+    total_s = arrivals.waits.of_places(places).total_s
+    return float(total_s.max()) / float(arrivals.step_s.sum()) if total_s.any() else 1.0
 
 
 def coverage(case: Case) -> float | None:
@@ -159,6 +144,10 @@ def coverage(case: Case) -> float | None:
         return None
     waited_s = float(annotated_s(case, "data-wait").mean(axis=(1, 2)).sum())
     return min(1.0, (sum(shares) + waited_s) / total_s)
+
+
+# Workers sampled for the coverage.
+_MAX_WORKERS = 64
 
 
 def _covered_s(replayer: Replayer) -> float:

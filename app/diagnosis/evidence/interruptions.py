@@ -1,9 +1,9 @@
 """One table of a window's interruptions: operations that took too long or were launched late.
 
-`interruptions` has a row for each computation that is far longer than expected or launched late,
-and for each one that the client's gc-pause and data-wait rows, or a `gc` operation, interrupt;
-stops.py makes rows of the same table of single long stops and of late begins. Each cause takes the
-rows that it explains, and repairs them alike. `stalls` finds the few workers that are interrupted
+`interruptions` has a row for every computation that is far longer than expected or launched late,
+and for every one that the client's gc-pause and data-wait rows, or a `gc` operation, interrupt;
+stops.py makes rows of the same table of single long stops and of late begins. A cause takes the
+rows that it explains, and all repair them alike. `stalls` has the few workers that are interrupted
 here and there, in forward and backward, while the others are not.
 """
 
@@ -17,11 +17,17 @@ from numpy.typing import NDArray
 
 from app.diagnosis.case import Case, evidence
 from app.diagnosis.evidence.outliers import launch_delays, outliers
-from app.diagnosis.evidence.reported_delays import annotated_delays, annotated_seconds, annotations
+from app.diagnosis.evidence.reported_delays import (
+    annotated_delays,
+    annotated_seconds,
+    annotations,
+    in_lanes,
+)
 from app.diagnosis.evidence.usual_steps import is_usual
 from app.diagnosis.finding import Worker
 from app.diagnosis.repair import BlamedOps, Repair, delays_repair, durations_repair
-from app.diagnosis.statistics.robust import CHANCE_MARGIN, MIN_CHANCE, log_binomial_tail
+from app.diagnosis.statistics import robust
+from app.diagnosis.statistics.robust import hit_chance, log_binomial_tail, lower_quantile
 from app.trace.ops import COMPUTE_STREAM, OP_CODES
 from app.trace.window import Floats, Ints
 
@@ -39,7 +45,7 @@ class InterruptionKind(IntEnum):
 
 @dataclass(frozen=True)
 class Interruptions:
-    """Operations that were interrupted, or launched late, each once for each kind.
+    """Operations that were interrupted, or launched late, each once per kind.
 
     Shapes: all [rows]. `group` is a position in `case.groups`, `step` one in `case.steps`; `row`
     and `lane` are the group's, `item` is the micro-batch in a chunk, -1 where unknown. `is_first`:
@@ -120,9 +126,9 @@ class Interruptions:
 
     def _by_group(self, case: Case, seconds: Floats) -> dict[tuple[int, ...], BlamedOps]:
         return {
-            group.steps: BlamedOps(self.row[mine], self.lane[mine], seconds[mine])
+            group.steps: BlamedOps(self.row[own], self.lane[own], seconds[own])
             for number, group in enumerate(case.groups)
-            if (mine := self.group == number).any()
+            if (own := self.group == number).any()
         }
 
 
@@ -142,6 +148,31 @@ def workers_where(chosen: NDArray[np.bool_]) -> list[Worker]:
     return [(int(dp_rank), int(stage)) for dp_rank, stage in np.argwhere(chosen)]
 
 
+@dataclass(frozen=True, slots=True)
+class InterruptionLimits:
+    """From when on operations are interrupted, and workers stall. Chosen on made jobs."""
+
+    # A `gc` operation takes no time unless garbage is collected in it: a share of the step.
+    gc_share: float = 0.005
+    # Shorter forwards, as a ratio to the expected time, are no pauses.
+    min_pause_ratio: float = 1.25
+    # An interruption is common to all if this share of the workers has it.
+    min_share_at_once: float = 0.9
+    # A launch is late from so many times the usual delay,
+    min_times_usual: float = 5.0
+    # and one that shows a stop from so many.
+    min_times_usual_of_stop: float = 20.0
+    # A stop is as long as this share of the computation's expected seconds.
+    min_share_of_computation: float = 0.35
+    # Probability that chance makes any of all workers look stalled,
+    max_chance: float = 1e-6
+    # and one worker in one direction: it must show in both.
+    max_chance_per_direction: float = 0.1
+    # Stalls of more workers than this share have another cause.
+    max_share_of_workers: float = 0.34
+
+
+LIMITS = InterruptionLimits()
 # Clocks count nanoseconds: a duration of 0 is less than one. The least divisor of a ratio.
 _CLOCK_TICK_S = 1e-9
 
@@ -223,22 +254,22 @@ _Ops = Iterator[tuple[Ints, Ints, Floats, Floats | float] | tuple[Ints, Ints, Fl
 
 def _long(case: Case, number: int) -> _Ops:
     """Computations far longer than expected."""
-    found = outliers(case)[number]
-    yield found.row, found.lane, found.excess_s, found.expected_s, found.item
+    ops = outliers(case)[number]
+    yield ops.row, ops.lane, ops.excess_s, ops.expected_s, ops.item
 
 
 def _late(case: Case, number: int) -> _Ops:
     """Computations launched far later than usual."""
     late = launch_delays(case)[number]
-    at, lane = np.nonzero(late.delay_s > STALLS.min_times_usual * late.usual_s)
+    at, lane = np.nonzero(late.delay_s > LIMITS.min_times_usual * late.usual_s)
     yield late.rows[at], lane, late.delay_s[at, lane] - late.usual_s, late.usual_s
 
 
 def _late_by(case: Case, number: int, name: str) -> _Ops:
     """Computations that the client's rows of a type made late, by the annotated delay."""
-    for found in annotated_delays(case, name)[number : number + 1]:
-        late = np.flatnonzero(found.seconds > 0)
-        yield found.row[late], found.lane[late], found.seconds[late], 0.0
+    for launches in annotated_delays(case, name)[number : number + 1]:
+        late = np.flatnonzero(launches.seconds > 0)
+        yield launches.row[late], launches.lane[late], launches.seconds[late], 0.0
 
 
 def _long_by_gc(case: Case, number: int) -> _Ops:
@@ -247,27 +278,22 @@ def _long_by_gc(case: Case, number: int) -> _Ops:
     if notes is None:
         return
     template, grid = group.replayer.template, group.replayer.grid
-    steps = np.asarray(group.steps)
-    notes = notes.select(np.isin(notes.step, steps))
-    lane = notes.dp_rank.astype(np.int64) * steps.size + np.searchsorted(steps, notes.step)
-    begins_s = notes.start_s.copy()
-    if grid.shift_s is not None:
-        begins_s += grid.shift_s[notes.stage, lane]
+    notes, lane, begins_s = in_lanes(group, notes)
     is_computation = template.op_types.flags(lambda spec: spec.stream == COMPUTE_STREAM)
     row = np.full(lane.size, -1)
     for stage in np.unique(notes.stage).tolist():
         of_stage = np.flatnonzero(is_computation[template.optype] & (template.stage == stage))
         if not of_stage.size:
             continue
-        mine = np.flatnonzero(notes.stage == stage)
-        start_s = grid.start_s[of_stage[:, None], lane[mine]]
+        at = np.flatnonzero(notes.stage == stage)
+        start_s = grid.start_s[of_stage[:, None], lane[at]]
         # The last computation that began no later than the pause; a corrected clock rounds.
-        is_begun = start_s <= begins_s[mine] + _CLOCK_TICK_S
+        is_begun = start_s <= begins_s[at] + _CLOCK_TICK_S
         began_s = np.where(is_begun, start_s, -np.inf)
         last = of_stage[of_stage.size - 1 - began_s[::-1].argmax(axis=0)]
-        ends_s = grid.start_s[last, lane[mine]] + grid.duration_s[last, lane[mine]]
-        is_inside = is_begun.any(axis=0) & (begins_s[mine] < ends_s - _CLOCK_TICK_S)
-        row[mine] = np.where(is_inside, last, -1)
+        ends_s = grid.start_s[last, lane[at]] + grid.duration_s[last, lane[at]]
+        is_inside = is_begun.any(axis=0) & (begins_s[at] < ends_s - _CLOCK_TICK_S)
+        row[at] = np.where(is_inside, last, -1)
     known, num_lanes = row >= 0, grid.start_s.shape[1]
     ops, of_note = np.unique(row[known] * num_lanes + lane[known], return_inverse=True)
     row, lane = np.divmod(ops, num_lanes)
@@ -276,16 +302,12 @@ def _long_by_gc(case: Case, number: int) -> _Ops:
     yield row, lane, paused_s, took_s - paused_s
 
 
-# The `gc` operation takes no time unless garbage is collected in it: a share of the step, chosen.
-_GC_SHARE = 0.005
-
-
 def _gc_ops(case: Case, number: int) -> _Ops:
     """`gc` operations that took time."""
     replayer = case.groups[number].replayer
     rows = np.flatnonzero(replayer.template.optype == OP_CODES["gc"])
     took_s = replayer.durations.recorded_s[rows]
-    is_long = took_s > _GC_SHARE * float(replayer.simulated_s.mean())
+    is_long = took_s > LIMITS.gc_share * float(replayer.simulated_s.mean())
     if not is_long.any():
         return
     short_s = took_s[~is_long]
@@ -310,20 +332,14 @@ def annotated_s(case: Case, name: str) -> Floats:
     return annotated_seconds(annotations(case, name), case.steps, case.parallelism)
 
 
-# Shorter forwards are no pauses, chosen.
-MIN_PAUSE_RATIO = 1.25
-# An interruption is common to all if this share of the workers has it, chosen.
-MIN_SHARE_AT_ONCE = 0.9
-
-
 def longer_at_once(case: Case, rows: Interruptions) -> NDArray[np.bool_]:
     """[rows], pauses that nearly all workers have in the same forward of the same step."""
     if case.num_workers == 1 or not rows.size:
         return np.zeros(rows.size, np.bool_)
     key = rows.step * (int(rows.item.max()) + 2) + rows.item + 1
-    is_pause = ~rows.is_backward & (rows.item >= 0) & (rows.ratio >= MIN_PAUSE_RATIO)
+    is_pause = ~rows.is_backward & (rows.item >= 0) & (rows.ratio >= LIMITS.min_pause_ratio)
     counts = np.bincount(key[is_pause], minlength=int(key.max()) + 1)
-    is_shared = np.asarray(counts >= MIN_SHARE_AT_ONCE * case.num_workers)
+    is_shared = np.asarray(counts >= LIMITS.min_share_at_once * case.num_workers)
     return np.asarray(is_shared[key] & is_pause)
 
 
@@ -335,29 +351,8 @@ def among(rows: Interruptions, others: Interruptions) -> NDArray[np.bool_]:
 
 
 def _keys(rows: Interruptions) -> Ints:
-    """[rows], one number for each operation, as lanes are below 2^36 and rows below 2^20."""
+    """[rows], one number an operation, as lanes are below 2^36 and rows below 2^20."""
     return ((rows.group << 20) + rows.row << 36) + rows.lane
-
-
-@dataclass(frozen=True, slots=True)
-class StallLimits:
-    """From when on computations are stopped, and workers stall. All were chosen on made jobs."""
-
-    # A launch is late from so many times the usual delay,
-    min_times_usual: float = 5.0
-    # and one that shows a stop from so many.
-    min_times_usual_of_stop: float = 20.0
-    # A stop is as long as this share of the computation's expected seconds.
-    min_share_of_computation: float = 0.35
-    # Probability that chance makes any of all workers look stalled,
-    max_chance: float = 1e-6
-    # and one worker in one direction: it must show in both.
-    max_chance_per_direction: float = 0.1
-    # Stalls of more workers than this share have another cause.
-    max_share_of_workers: float = 0.34
-
-
-STALLS = StallLimits()
 
 
 @dataclass(frozen=True, slots=True)
@@ -390,13 +385,11 @@ def stalls(case: Case) -> Stalls:
     A first forward may wait for data, so only its duration counts. Stops of all workers at once are
     left out, and those that the client gives a reason for.
     """
-    longer, late = (
-        interruptions_of(case, InterruptionKind.LONG),
-        interruptions_of(case, InterruptionKind.LATE),
-    )
+    longer = interruptions_of(case, InterruptionKind.LONG)
     longer = longer.where(_is_stop(longer))
     longer = longer.where(~longer_at_once(case, longer))
-    is_late = late.excess_s + late.least_s > STALLS.min_times_usual_of_stop * late.least_s
+    late = interruptions_of(case, InterruptionKind.LATE)
+    is_late = late.excess_s + late.least_s > LIMITS.min_times_usual_of_stop * late.least_s
     late = late.where(is_late & ~late.is_first & _is_stop(late))
     for kind in (InterruptionKind.LATE_BY_GC, InterruptionKind.LATE_BY_DATA):
         late = late.where(~among(late, interruptions_of(case, kind)))
@@ -404,16 +397,16 @@ def stalls(case: Case) -> Stalls:
     stops = stops.where(is_usual(case)[stops.step])
     trials = _trials(case)
     hits = stops.counts(case)
-    usual_share = _typical(hits / (2 * trials))
+    usual_share = lower_quantile(hits / (2 * trials), 0.5)
     log_chance = _log_chance(hits, 2 * trials, usual_share)
-    often = log_chance + np.log(trials.size) < np.log(STALLS.max_chance)
+    often = log_chance + np.log(trials.size) < np.log(LIMITS.max_chance)
     is_frequent = _both_ways(case, stops, trials, often)
-    is_few = is_frequent.sum() <= max(1.0, STALLS.max_share_of_workers * trials.size)
+    is_few = is_frequent.sum() <= max(1.0, LIMITS.max_share_of_workers * trials.size)
     return Stalls(stops, 2 * trials, is_frequent, is_frequent & is_few, usual_share, log_chance)
 
 
 def _is_stop(rows: Interruptions) -> NDArray[np.bool_]:
-    return np.asarray(rows.ratio >= 1 + STALLS.min_share_of_computation)
+    return np.asarray(rows.ratio >= 1 + LIMITS.min_share_of_computation)
 
 
 def _both_ways(
@@ -430,19 +423,18 @@ def _both_ways(
     for backward in (False, True):
         hits = stops.where(stops.is_backward == backward).counts(case)
         others = float(hits[~often].sum() / max(1, trials[~often].sum()))
-        usual = max(_typical(hits / trials), others / CHANCE_MARGIN)
+        usual = max(lower_quantile(hits / trials, 0.5), others / robust.LIMITS.chance_margin)
         log_chance = _log_chance(hits, trials, usual)
-        surely &= log_chance < np.log(STALLS.max_chance_per_direction)
+        surely &= log_chance < np.log(LIMITS.max_chance_per_direction)
         ever &= hits > 0
     return np.asarray(surely | (ever & surely.any()))
 
 
 def _trials(case: Case) -> Ints:
     """[dp, pp], the worker's computations of one direction in the usual steps."""
-    num_usual = [int(is_usual(case)[group.positions].sum()) for group in case.groups]
     of_stage = sum(
-        found.num_ops.max(axis=0) * steps
-        for found, steps in zip(outliers(case), num_usual, strict=True)
+        ops.num_ops.max(axis=0) * int(is_usual(case)[group.positions].sum())
+        for ops, group in zip(outliers(case), case.groups, strict=True)
     )
     sizes = (case.parallelism.dp_size, case.parallelism.pp_size)
     return np.broadcast_to(np.maximum(of_stage, 1), sizes)
@@ -451,11 +443,6 @@ def _trials(case: Case) -> Ints:
 def _log_chance(hits: Ints, trials: Ints, usual: float) -> Floats:
     """[dp, pp], log probability of so many hits where the usual worker has this share."""
     # Up to ten times below the usual minimum, where so many computations were seen.
-    least = min(MIN_CHANCE, max(MIN_CHANCE / 10, 1.0 / trials.sum()))
-    chance = min(0.5, max(CHANCE_MARGIN * usual, least))
+    least = robust.LIMITS.min_chance
+    chance = hit_chance(usual, min(least, max(least / 10, 1.0 / trials.sum())))
     return log_binomial_tail(np.minimum(hits, trials), trials, chance)
-
-
-def _typical(shares: Floats) -> float:
-    """The lower median: of two workers the less affected one."""
-    return float(np.sort(shares, axis=None)[(shares.size - 1) // 2])

@@ -14,11 +14,8 @@ from app.diagnosis.case import Case
 from app.diagnosis.features import WORK_NAMES
 from app.diagnosis.finding import Hosts, Worker, group_culprits
 from app.diagnosis.job_history import ExtendedHistory
+from app.diagnosis.statistics import change_points
 from app.diagnosis.statistics.change_points import (
-    MIN_DEVIATIONS,
-    MIN_RAMP_STEPS,
-    OUTLIER_DEVIATIONS,
-    USUAL_CRITERIA,
     ChangeCriteria,
     LevelChange,
     level_changes,
@@ -34,8 +31,51 @@ from app.result.window_result import JobChange
 from app.trace.job import Parallelism
 from app.trace.window import Floats
 
+
+@dataclass(frozen=True, slots=True)
+class JobChangeLimits:
+    """Which changes are of all workers, and which are listed. Chosen on made jobs."""
+
+    # Steps before and after a rise of all workers: fewer do not give its levels.
+    rise_before: int = 5
+    rise_after: int = 3
+    # Its ratio: noise differs between workers, so a smaller one is significant where all have it.
+    min_rise_ratio: float = 1.05
+    # Quantile of the workers that rose least: a fault of some workers leaves these unchanged.
+    least_risen: float = 0.1
+    # The least risen workers rose by at least this share of the median worker (in logarithms).
+    min_share_of_typical: float = 0.6
+    # The spread between workers may grow by so much (standard deviation of logarithms).
+    max_more_spread: float = 0.02
+    # Standard errors needed where another signal changed at the same step.
+    known_deviations: float = 2.5
+    # Work estimated below this share of the usual cannot be divided by.
+    min_work: float = 0.2
+    # Step time follows the slowest worker, so a few odd steps in a row are no change of it: so many
+    # steps are needed on either side.
+    lasting_steps: int = 8
+    # A fall up to this position is the end of the warm-up.
+    warm_up_steps: int = 5
+    # A change of this share of the workers is one of all.
+    min_share_of_all: float = 0.9
+
+    @property
+    def common_rise(self) -> ChangeCriteria:
+        """What a rise of all workers must show."""
+        return change_points.LIMITS.criteria(self.rise_before, self.rise_after, self.min_rise_ratio)
+
+
+LIMITS = JobChangeLimits()
 # Unit of launch lateness, as a share of a step.
 _DELAY_UNIT = 0.02
+# Workers whose median is taken, and workers of large jobs whose changes are searched: those that
+# vary most, up to 1 ms each.
+_MAX_SAMPLED = 64
+_MAX_WORKERS = 128
+# Half of a normal variable's values are within so many standard deviations.
+_HALF_WITHIN = 0.6745
+# Steps on either side that show whether other workers changed as well.
+_NEARBY_STEPS = 8
 
 
 def signal_against_others(case: Case, signal: str, workers: Sequence[Worker]) -> Floats | None:
@@ -46,13 +86,13 @@ def signal_against_others(case: Case, signal: str, workers: Sequence[Worker]) ->
     values = case.extended_history.signals.get(signal)
     if values is None or not workers:
         return None
-    is_mine = np.zeros(values.shape[1:], np.bool_)
-    is_mine[tuple(np.transpose(workers))] = True
-    own = values[:, is_mine].mean(axis=1)
-    usual = own if is_mine.all() else np.median(values[:, ~is_mine], axis=1)
-    if is_mine.all():
-        known = own[np.isfinite(own)]
-        usual = np.full(own.size, known.min() if known.size else np.nan)
+    is_one = np.zeros(values.shape[1:], np.bool_)
+    is_one[tuple(np.transpose(workers))] = True
+    own = values[:, is_one].mean(axis=1)
+    if is_one.all():
+        usual = np.full(own.size, np.min(own, initial=np.inf, where=np.isfinite(own)))
+    else:
+        usual = np.median(values[:, ~is_one], axis=1)
     ratio: Floats = np.divide(own, usual, out=np.full(own.size, np.nan), where=usual > 0)
     return ratio
 
@@ -64,10 +104,6 @@ def launch_lateness(case: Case, workers: Sequence[Worker]) -> Floats | None:
         return None
     late_s = values[(slice(None), *np.transpose(workers))].mean(axis=1)
     return np.asarray(1 + late_s / (_DELAY_UNIT * np.median(case.extended_history.step_s)))
-
-
-# Work estimated below this share of the usual cannot be divided by.
-MIN_WORK = 0.2
 
 
 def compute_per_work(history: ExtendedHistory) -> Floats | None:
@@ -91,16 +127,16 @@ def _compute_per_work(history: ExtendedHistory) -> Floats | None:
 
 def _work(compute_s: Floats, sent: list[Floats]) -> Floats | None:
     """[n, dp, pp], 1 = the usual work; None where tokens and lengths do not explain the times."""
-    known = np.isfinite(compute_s) & np.logical_and.reduce([np.isfinite(each) for each in sent])
-    if not known.any() or any(not np.mean(each[known]) for each in sent):
+    known = np.isfinite(compute_s) & np.isfinite(sent).all(axis=0)
+    if not known.any() or any(not np.mean(column[known]) for column in sent):
         return None
     # Stages differ in their work: each worker is divided by its own median.
     shares = compute_s / medians_of_known(np.moveaxis(compute_s, 0, -1))
-    terms = [np.ones(compute_s.shape), *(each / np.mean(each[known]) for each in sent)]
-    found = np.stack([term[known] for term in terms], axis=-1)
-    weights = np.linalg.lstsq(found, shares[known], rcond=None)[0]
+    terms = [np.ones(compute_s.shape), *(column / np.mean(column[known]) for column in sent)]
+    factors = np.stack([term[known] for term in terms], axis=-1)
+    weights = np.linalg.lstsq(factors, shares[known], rcond=None)[0]
     work = np.where(known, np.tensordot(weights, np.stack(terms), axes=1), np.nan)
-    return _filled(work) if (work[known] > MIN_WORK).all() else None
+    return _filled(work) if (work[known] > LIMITS.min_work).all() else None
 
 
 def _filled(work: Floats) -> Floats:
@@ -109,22 +145,6 @@ def _filled(work: Floats) -> Floats:
     count = known.sum(axis=(1, 2))
     of_step = np.where(count > 0, np.nansum(work, axis=(1, 2)) / np.maximum(count, 1), 1.0)
     return np.where(known, work, of_step[:, None, None])
-
-
-# Noise differs between workers, so a smaller change is significant where all workers have it.
-COMMON_RISE = ChangeCriteria(5, 3, float(np.log(1.05)))
-# Quantile of the workers that rose least: a fault of some workers leaves these unchanged.
-LEAST_RISEN_QUANTILE = 0.1
-TYPICAL_QUANTILE = 0.5
-MAX_SAMPLED = 64
-# The least risen workers rose by at least this share of the median worker (in logarithms).
-MIN_SHARE_OF_TYPICAL = 0.6
-# The spread between workers may grow by so much (standard deviation of logarithms).
-MAX_MORE_SPREAD = 0.02
-# Standard errors needed where another signal changed at the same step.
-KNOWN_DEVIATIONS = 2.5
-# Half of a normal variable's values are within so many standard deviations.
-HALF_WITHIN = 0.6745
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,14 +172,14 @@ def least_common_rises(
     parts: Sequence[Sequence[Floats | None]], known: LevelChange | None = None
 ) -> list[CommonRise | None]:
     """The smallest rise of each part's signals; None where not all of them rose."""
-    signals = [each for part in parts for each in part if each is not None]
-    found = iter(common_rises(signals, known))
+    known_signals = [signal for part in parts for signal in part if signal is not None]
+    rises = iter(common_rises(known_signals, known))
     least: list[CommonRise | None] = []
     for part in parts:
-        rises = [None if each is None else next(found) for each in part]
-        risen = [each for each in rises if each is not None]
-        is_all = len(risen) == len(rises)
-        least.append(min(risen, key=lambda each: each.ratio) if is_all else None)
+        of_part = [None if signal is None else next(rises) for signal in part]
+        risen = [rise for rise in of_part if rise is not None]
+        is_all = len(risen) == len(of_part)
+        least.append(min(risen, key=lambda rise: rise.ratio) if is_all else None)
     return least
 
 
@@ -170,27 +190,33 @@ def common_rises(
 
     With `known`, a change of another signal: whether these rose with it, which takes less evidence.
     """
-    of_workers = [each.reshape(each.shape[0], -1) for each in signals]
-    of_workers = [each[:, (each > 0).any(axis=0)] for each in of_workers]
-    may_rise = [each.shape[1] >= 2 for each in of_workers]
-    if known is None and any(may_rise):
-        # The median of a few workers shows soon whether all rose; NaN where one is not known.
-        several = [each for each in of_workers if each.shape[1] >= 2]
-        some = [each[:, :: 1 + each.shape[1] // MAX_SAMPLED] for each in several]
-        samples = [
-            np.where(np.isnan(each).any(axis=1), np.nan, medians_of_known(np.nan_to_num(each)))
-            for each in some
-        ]
-        changes = level_changes_of_each(np.stack(samples), COMMON_RISE)
-        rises = iter(
-            still_up(of_each, COMMON_RISE) is not None
-            or rising_ramp(each, COMMON_RISE, of_each) is not None
-            for of_each, each in zip(changes, samples, strict=True)
-        )
-        may_rise = [each and next(rises) for each in may_rise]
+    by_worker = [signal.reshape(signal.shape[0], -1) for signal in signals]
+    by_worker = [signal[:, (signal > 0).any(axis=0)] for signal in by_worker]
+    may_rise = np.array([signal.shape[1] >= 2 for signal in by_worker], np.bool_)
+    if known is None and may_rise.any():
+        several = [signal for signal in by_worker if signal.shape[1] >= 2]
+        may_rise[may_rise] = _may_rise([_sampled_median(signal) for signal in several])
     return [
-        _common_rise(each, known) if is_open else None
-        for each, is_open in zip(of_workers, may_rise, strict=True)
+        _common_rise(signal, known) if is_open else None
+        for signal, is_open in zip(by_worker, may_rise.tolist(), strict=True)
+    ]
+
+
+def _sampled_median(signal: Floats) -> Floats:
+    """[n], the median of a few workers of a signal [n, workers]; NaN where one is not known."""
+    some = signal[:, :: 1 + signal.shape[1] // _MAX_SAMPLED]
+    return np.where(np.isnan(some).any(axis=1), np.nan, medians_of_known(np.nan_to_num(some)))
+
+
+def _may_rise(medians: list[Floats]) -> list[bool]:
+    """Whether these medians of signals rose: a quick check whether all workers did."""
+    criteria = LIMITS.common_rise
+    return [
+        still_up(changes, criteria) is not None
+        or rising_ramp(median, criteria, changes) is not None
+        for median, changes in zip(
+            medians, level_changes_of_each(np.stack(medians), criteria), strict=True
+        )
     ]
 
 
@@ -202,10 +228,8 @@ def _common_rise(of_worker: Floats, known: LevelChange | None) -> CommonRise | N
     shares[is_known] = of_worker[is_known] / medians_of_known(of_worker[is_known].T)
     if known is not None:
         return _rise_at(known, shares, is_known, is_known_elsewhere=True)
-    rises = (
-        _rise_of_quantile(shares, is_known, share)
-        for share in (TYPICAL_QUANTILE, LEAST_RISEN_QUANTILE)
-    )
+    quantiles = (0.5, LIMITS.least_risen)
+    rises = (_rise_of_quantile(shares, is_known, share) for share in quantiles)
     return next((rise for rise in rises if rise is not None), None)
 
 
@@ -213,10 +237,11 @@ def _rise_of_quantile(shares: Floats, is_known: np.ndarray, share: float) -> Com
     """The rise at the latest onset of this quantile over workers; None where it never rose."""
     typical = np.full(shares.shape[0], np.nan)
     typical[is_known] = np.sort(shares[is_known], axis=1)[:, int(share * (shares.shape[1] - 1))]
-    changes = level_changes(typical, COMMON_RISE)
-    rises = (rising_ramp(typical, COMMON_RISE, changes), still_up(changes, COMMON_RISE))
-    found = (_rise_at(each, shares, is_known) for each in rises if each is not None)
-    return next((rise for rise in found if rise is not None), None)
+    criteria = LIMITS.common_rise
+    changes = level_changes(typical, criteria)
+    onsets = (rising_ramp(typical, criteria, changes), still_up(changes, criteria))
+    rises = (_rise_at(onset, shares, is_known) for onset in onsets if onset is not None)
+    return next((rise for rise in rises if rise is not None), None)
 
 
 def _rise_at(
@@ -226,32 +251,42 @@ def _rise_at(
 
     `is_known_elsewhere`: another signal shows the change, so the workers' spread does not count.
     """
-    if change.until - change.position + 1 >= MIN_RAMP_STEPS:
+    if change.until - change.position + 1 >= change_points.LIMITS.min_ramp_steps:
         return _rise_on_ramp(change, shares, is_known, is_known_elsewhere=is_known_elsewhere)
     at = np.arange(shares.shape[0])
     before = shares[is_known & (at < change.position)]
     after = shares[is_known & (at >= change.until)]
-    if len(before) < COMMON_RISE.before or not len(after):
+    if len(before) < LIMITS.rise_before or not len(after):
         return None
     level = medians_of_known(before.T)
     ratios = medians_of_known(after.T) / level
     ratio = median_of(ratios)
-    lowest = lower_quantile(ratios, LEAST_RISEN_QUANTILE)
+    lowest = lower_quantile(ratios, LIMITS.least_risen)
     chance = _error(before, after) if is_known_elsewhere else 0.0
-    if ratio <= 1 or lowest <= 1 or np.log(lowest) < MIN_SHARE_OF_TYPICAL * np.log(ratio) - chance:
+    if ratio <= 1 or lowest <= 1 or not _rose_alike(np.log(ratio), np.log(lowest), chance):
         return None
-    if (
-        not is_known_elsewhere
-        and _spread(after / (level * ratio)) > 2 * _spread(before / level) + MAX_MORE_SPREAD
-    ):
-        return None
+    if not is_known_elsewhere:
+        most = 2 * _spread(before / level) + LIMITS.max_more_spread
+        if _spread(after / (level * ratio)) > most:
+            return None
     badness = np.full(at.size, np.nan)
     badness[is_known] = medians_of_known(shares[is_known] / level)
-    standard_errors = _standard_errors(badness, change, is_known)
-    enough = KNOWN_DEVIATIONS if is_known_elsewhere else MIN_DEVIATIONS
-    return (
-        CommonRise(change, ratio, badness, standard_errors) if standard_errors >= enough else None
-    )
+    errors = _standard_errors(badness, change, is_known)
+    if errors < _enough(is_known_elsewhere):
+        return None
+    return CommonRise(change, ratio, badness, errors)
+
+
+def _rose_alike(typical: float, lowest: float, chance: float) -> bool:
+    """Whether the least risen workers rose nearly as much as the typical one, in logarithms."""
+    return lowest >= LIMITS.min_share_of_typical * typical - chance
+
+
+def _enough(is_known_elsewhere: bool) -> float:
+    """Standard errors that a rise needs."""
+    if is_known_elsewhere:
+        return LIMITS.known_deviations
+    return change_points.LIMITS.min_deviations
 
 
 def _rise_on_ramp(
@@ -259,28 +294,26 @@ def _rise_on_ramp(
 ) -> CommonRise | None:
     """The rise along a ramp if nearly all workers rose alike: each worker's slope is fitted."""
     num_before = int(is_known[: change.position].sum())
-    if 0 < num_before < USUAL_CRITERIA.before:
+    if 0 < num_before < change_points.LIMITS.min_before:
         return None  # a ramp begins after enough steps, or with the first
     shape = ramp_shape(shares.shape[0], change.position, change.until)[is_known]
-    logs = np.log(shares[is_known])
-    found = fit_shape(logs, shape)
-    rise = float(np.median(found.rise))
-    lowest = lower_quantile(found.rise, LEAST_RISEN_QUANTILE)
-    chance = float(np.median(found.rise_error))
-    if rise <= 0 or lowest <= 0 or lowest < MIN_SHARE_OF_TYPICAL * rise - chance:
+    fit = fit_shape(np.log(shares[is_known]), shape)
+    rise = float(np.median(fit.rise))
+    lowest = lower_quantile(fit.rise, LIMITS.least_risen)
+    chance = float(np.median(fit.rise_error))
+    if rise <= 0 or lowest <= 0 or not _rose_alike(rise, lowest, chance):
         return None
-    badness = np.median(shares / np.exp(found.level), axis=1)
+    badness = np.median(shares / np.exp(fit.level), axis=1)
     typical = fit_shape(np.log(badness[is_known])[:, None], shape)
-    standard_errors = float(typical.rise[0] / typical.rise_error[0])
-    enough = KNOWN_DEVIATIONS if is_known_elsewhere else MIN_DEVIATIONS
-    if standard_errors < enough:
+    errors = float(typical.rise[0] / typical.rise_error[0])
+    if errors < _enough(is_known_elsewhere):
         return None
-    return CommonRise(change, float(np.exp(rise)), badness, standard_errors)
+    return CommonRise(change, float(np.exp(rise)), badness, errors)
 
 
 def _error(before: Floats, after: Floats) -> float:
     """Standard error of the typical worker's ratio, in logarithms."""
-    squares = sum(_clipped_variances(np.log(each.T)) / len(each) for each in (before, after))
+    squares = sum(_clipped_variances(np.log(part.T)) / len(part) for part in (before, after))
     return median_of(np.sqrt(squares))
 
 
@@ -288,7 +321,7 @@ def _spread(shares: Floats) -> float:
     """Median over steps of the workers' spread, a robust standard deviation of logarithms."""
     logs = np.log(shares)
     away = np.abs(logs - medians_of_known(logs)[:, None])
-    return median_of(medians_of_known(away) / HALF_WITHIN)
+    return median_of(medians_of_known(away) / _HALF_WITHIN)
 
 
 def _standard_errors(badness: Floats, change: LevelChange, is_known: np.ndarray) -> float:
@@ -301,35 +334,23 @@ def _standard_errors(badness: Floats, change: LevelChange, is_known: np.ndarray)
 def _clipped_variances(logs: Floats) -> Floats:
     """Variances of series [series, n] with outliers clipped, as a job's first step is one."""
     middle = medians_of_known(logs)[:, None]
-    reach = OUTLIER_DEVIATIONS * medians_of_known(np.abs(logs - middle))[:, None] / HALF_WITHIN
+    reach = change_points.LIMITS.outlier_deviations * medians_of_known(np.abs(logs - middle))
+    reach = reach[:, None] / _HALF_WITHIN
     clipped = np.clip(logs, middle - reach, middle + reach)
     return np.asarray(np.maximum(clipped.var(axis=1), 1e-6))
-
-
-# Large jobs: only the workers that vary most are searched (up to 1 ms each).
-MAX_WORKERS = 128
-# Step time follows the slowest worker, so a few odd steps in a row are no change: a longer stretch
-# is needed on either side.
-LASTING_CRITERIA = USUAL_CRITERIA._replace(before=8, after=8)
-# A fall up to this position is the end of the warm-up.
-WARM_UP_STEPS = 5
-# Steps on either side that show whether other workers changed as well.
-NEARBY_STEPS = 8
-# A change of this share of the workers is one of all.
-MIN_SHARE_OF_ALL = 0.9
 
 
 def job_changes(
     history: ExtendedHistory, hosts: Hosts, parallelism: Parallelism
 ) -> tuple[JobChange, ...]:
     """The newest changes in the history, ascending by step."""
-    found = [*_of_steps(history), *_of_workers(history, hosts, parallelism)]
-    return tuple(sorted(found, key=lambda each: (each.step, each.what))[-MAX_CHANGES:])
-
-
-def _of_steps(history: ExtendedHistory) -> Iterator[JobChange]:
-    for change in level_changes(history.step_s, LASTING_CRITERIA):
-        yield _job_change(history, "step-time", change, change.before, change.ratio)
+    lasting, steps = change_points.LIMITS.usual, LIMITS.lasting_steps
+    changes = [
+        _job_change(history, "step-time", change, change.before, change.ratio)
+        for change in level_changes(history.step_s, lasting._replace(before=steps, after=steps))
+    ]
+    changes += _of_workers(history, hosts, parallelism)
+    return tuple(sorted(changes, key=lambda change: (change.step, change.what))[-MAX_CHANGES:])
 
 
 def _of_workers(history: ExtendedHistory, hosts: Hosts, sizes: Parallelism) -> Iterator[JobChange]:
@@ -338,61 +359,60 @@ def _of_workers(history: ExtendedHistory, hosts: Hosts, sizes: Parallelism) -> I
         return
     of_worker = compute_s.reshape(history.num_steps, -1).T
     chosen = _most_varying(of_worker)
-    found = [
+    changes = [
         (change, int(worker))
         for worker, series in zip(chosen, level_changes_of_each(of_worker[chosen]), strict=True)
         for change in series
         if not _ends_warm_up(change)
     ]
-    for shared in _group_by_step(found):
-        typical = min(shared, key=lambda each: abs(each[0].ratio - _ratio(shared)))[0]
+    for shared in _group_by_step(changes):
+        ratio = median_of(np.array([change.ratio for change, _ in shared]))
+        typical, _ = min(shared, key=lambda row: abs(row[0].ratio - ratio))
         hit = {worker for _, worker in shared}
         if chosen.size < len(of_worker):
-            hit |= _followers(of_worker, typical, _ratio(shared))
+            hit |= _followers(of_worker, typical, ratio)
         workers = [divmod(worker, sizes.pp_size) for worker in sorted(hit)]
         before_s = float(np.mean([change.before for change, _ in shared]))
-        is_all = len(hit) >= MIN_SHARE_OF_ALL * len(of_worker)
+        is_all = len(hit) >= LIMITS.min_share_of_all * len(of_worker)
         culprits = () if is_all else group_culprits(workers, hosts, sizes)
-        yield _job_change(history, "compute", typical, before_s, _ratio(shared), culprits)
+        yield _job_change(history, "compute", typical, before_s, ratio, culprits)
 
 
 def _ends_warm_up(change: LevelChange) -> bool:
     """Whether it is a fall right after the epoch's first steps, which are slow to warm up."""
-    return change.ratio < 1 and change.position <= WARM_UP_STEPS
+    return change.ratio < 1 and change.position <= LIMITS.warm_up_steps
 
 
 def _most_varying(of_worker: Floats) -> np.ndarray:
     """Positions of the workers to search, of series [workers, n]."""
-    if len(of_worker) <= MAX_WORKERS:
+    if len(of_worker) <= _MAX_WORKERS:
         return np.arange(len(of_worker))
     known = of_worker[:, np.isfinite(of_worker).all(axis=0)]
     if not known.shape[1]:
-        return np.arange(MAX_WORKERS)
+        return np.arange(_MAX_WORKERS)
     varies = known.std(axis=1) / known.mean(axis=1)
-    return np.argsort(-varies, kind="stable")[:MAX_WORKERS]
+    return np.argsort(-varies, kind="stable")[:_MAX_WORKERS]
 
 
-def _group_by_step(found: list[tuple[LevelChange, int]]) -> Iterator[list[tuple[LevelChange, int]]]:
-    """Groups of changes in one direction at about the same step."""
+def _group_by_step(
+    changes: list[tuple[LevelChange, int]],
+) -> Iterator[list[tuple[LevelChange, int]]]:
+    """Groups of changes (with their workers) in one direction at about the same step."""
     for is_up in (True, False):
         shared: list[tuple[LevelChange, int]] = []
-        of_one_way = [each for each in found if (each[0].ratio > 1) == is_up]
-        for each in sorted(of_one_way, key=lambda each: each[0].position):
-            if shared and each[0].position - shared[0][0].position > MAX_STEPS_APART:
+        of_one_way = [row for row in changes if (row[0].ratio > 1) == is_up]
+        for change, worker in sorted(of_one_way, key=lambda row: row[0].position):
+            if shared and change.position - shared[0][0].position > MAX_STEPS_APART:
                 yield shared
                 shared = []
-            shared.append(each)
+            shared.append((change, worker))
         if shared:
             yield shared
 
 
-def _ratio(shared: list[tuple[LevelChange, int]]) -> float:
-    return median_of(np.array([change.ratio for change, _ in shared]))
-
-
 def _followers(of_worker: Floats, change: LevelChange, ratio: float) -> set[int]:
     """The workers whose level changed by at least half as much at the same time."""
-    first, end = max(0, change.position - NEARBY_STEPS), change.until + NEARBY_STEPS
+    first, end = max(0, change.position - _NEARBY_STEPS), change.until + _NEARBY_STEPS
     parts = of_worker[:, first : change.position], of_worker[:, change.until : end]
     before, after = (np.median(part, axis=1) for part in parts)
     way = np.log(after / before) / np.log(ratio)

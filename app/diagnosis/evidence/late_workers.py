@@ -27,16 +27,27 @@ DelayKind = Literal["compute", "gc", "data-wait", "host", "unknown"]
 
 # Delays of the host, not of the GPU.
 HOST_DELAYS: tuple[DelayKind, ...] = ("host", "gc", "data-wait")
-# A late worker is named if the others wait for it for this share of the step.
-MIN_SHARE = 0.05
-# A part explains a delay from this share of what the others waited.
-MIN_PART = 0.1
-# Groups inside a worker. A GPU is late inside if its members wait for this share of all waiting for
-# it.
+# Groups inside a worker.
 INSIDE_AXES = ("tp", "cp", "ep")
-MIN_INSIDE = 0.5
 # Peers whose waits are sampled.
-MAX_PEERS = 16
+_MAX_PEERS = 16
+
+
+@dataclass(frozen=True, slots=True)
+class LatenessLimits:
+    """When a late rank is named, and by what its delay is explained. All were chosen."""
+
+    # The others wait for it for this share of the step: less is noise of healthy ranks, of which
+    # one is always last.
+    min_share: float = 0.05
+    # A part explains a delay from this share of what the others waited.
+    min_part: float = 0.1
+    # A GPU is late inside its worker if members of its groups there wait for this share of all
+    # waiting for it.
+    min_inside: float = 0.5
+
+
+LIMITS = LatenessLimits()
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,37 +70,32 @@ class LateWorker:
 @evidence
 def late_workers(case: Case) -> list[LateWorker]:
     """Late ranks in the order of the arrivals' culprits; empty without arrivals."""
-    found = case.replay.arrivals
-    if found is None:
+    arrivals = case.replay.arrivals
+    if arrivals is None:
         return []
-    late, sizes = list[tuple[LateRank, RankPlace, Worker]](), case.parallelism
-    for rank in found.culprits:
-        place = found.places[rank.place]
+    late, sizes = list[tuple[LateRank, Worker]](), case.parallelism
+    for rank in arrivals.culprits:
+        place = arrivals.places[rank.place]
         dp_rank, stage = place.dp_rank, place.stage or 0
         if dp_rank is not None and dp_rank < sizes.dp_size and stage < sizes.pp_size:
-            late.append((rank, place, (dp_rank, stage)))
-    if not late:
-        return []
-    excess_s = _excess_s(case, [worker for _, _, worker in late])
-    return [
-        _late_worker(case, rank, place, worker, _is_inside(found, rank), excess_s)
-        for rank, place, worker in late
-    ]
+            late.append((rank, (dp_rank, stage)))
+    excess_s = _excess_s(case, [worker for _, worker in late]) if late else {}
+    return [_late_worker(case, arrivals, rank, worker, excess_s) for rank, worker in late]
 
 
-def _is_inside(found: Arrivals, late: LateRank) -> bool:
+def _is_inside(arrivals: Arrivals, late: LateRank) -> bool:
     """Whether the ranks of its own worker wait for it, too."""
-    occurrences = found.occurrences
+    occurrences = arrivals.occurrences
     members = np.flatnonzero(occurrences.member_rank == late.place)
     axes = [occurrences.groups[at].axis for at in occurrences.member_group[members].tolist()]
     inside = members[np.isin(axes, INSIDE_AXES)]
-    waited_s = found.lateness.waited_for_s[inside].mean(axis=1)
-    return bool((waited_s >= MIN_INSIDE * late.waited_for_s).any())
+    waited_s = arrivals.lateness.waited_for_s[inside].mean(axis=1)
+    return bool((waited_s >= LIMITS.min_inside * late.waited_for_s).any())
 
 
 def late_hosts(case: Case) -> list[LateWorker]:
-    """Late workers whose host is the reason, above MIN_SHARE of the step."""
-    least_s = MIN_SHARE * float(case.report.recorded_s.mean())
+    """Late workers whose host is the reason, from `min_share` of the step on."""
+    least_s = LIMITS.min_share * float(case.report.recorded_s.mean())
     return [
         worker
         for worker in late_workers(case)
@@ -98,13 +104,9 @@ def late_hosts(case: Case) -> list[LateWorker]:
 
 
 def _late_worker(
-    case: Case,
-    late: LateRank,
-    place: RankPlace,
-    worker: Worker,
-    is_inside: bool,
-    excess_s: dict[str, Floats],
+    case: Case, arrivals: Arrivals, late: LateRank, worker: Worker, excess_s: dict[str, Floats]
 ) -> LateWorker:
+    is_inside = _is_inside(arrivals, late)
     of_worker = {name: float(values[worker]) for name, values in excess_s.items()}
     gc_s, data_s = max(0.0, of_worker["gc"]), max(0.0, of_worker["data"])
     launch_s, inside_s = max(0.0, of_worker["launch"]), max(0.0, of_worker["gc_inside"])
@@ -116,21 +118,18 @@ def _late_worker(
         "host": max(0.0, launch_s - data_s - max(0.0, gc_s - inside_s)),
     }
     kind = max(parts_s, key=parts_s.__getitem__)
-    if parts_s[kind] < MIN_PART * late.waited_for_s:
+    if parts_s[kind] < LIMITS.min_part * late.waited_for_s:
         # Inside a worker only collectives are recorded, and peers' computations that hide waits
         # look as long as slow ones. Otherwise the GPU is not slower, so it is the host.
-        kind = "unknown" if is_inside or _hides_waits(case, late) else "host"
-    return LateWorker(late, place, worker, kind, parts_s, is_inside)
+        kind = "unknown" if is_inside or _hides_waits(case, arrivals, late) else "host"
+    return LateWorker(late, arrivals.places[late.place], worker, kind, parts_s, is_inside)
 
 
-def _hides_waits(case: Case, late: LateRank) -> bool:
+def _hides_waits(case: Case, arrivals: Arrivals, late: LateRank) -> bool:
     """Whether its peers' recorded computations may hide much of their waiting for it."""
-    found = case.replay.arrivals
-    if found is None:
-        return False
-    peers = _peers(found, late.group, [late.place])
+    peers = _peers(arrivals, late.group, [late.place])
     unseen_s = [_worked_meanwhile_s(case, (late.group, place))[2] for place in peers]
-    return bool(unseen_s) and float(np.median(unseen_s)) >= MIN_PART * late.waited_for_s
+    return bool(unseen_s) and float(np.median(unseen_s)) >= LIMITS.min_part * late.waited_for_s
 
 
 def _excess_s(case: Case, culprits: list[Worker]) -> dict[str, Floats]:
@@ -146,11 +145,11 @@ def _excess_s(case: Case, culprits: list[Worker]) -> dict[str, Floats]:
     is_peer = np.ones((sizes.dp_size, sizes.pp_size), np.bool_)
     is_peer[tuple(np.transpose(culprits))] = False
     is_peer[:, ~is_peer.any(axis=0)] = True
-    found = {}
+    excess_s = {}
     for name, by_step_s in figures.items():
         mean_s = np.broadcast_to(by_step_s.mean(axis=0), is_peer.shape)
-        found[name] = mean_s - medians_of_known(np.where(is_peer, mean_s, np.nan).T)
-    return found
+        excess_s[name] = mean_s - medians_of_known(np.where(is_peer, mean_s, np.nan).T)
+    return excess_s
 
 
 def arrivals_evidence(worst: LateWorker, share: float) -> dict[str, Any]:
@@ -187,15 +186,17 @@ class WaitCost:
 
 def wait_cost(case: Case, late: list[LateWorker]) -> WaitCost | None:
     """Joint cost of several culprits, by the waits of the group that waits longest for them."""
-    found = case.replay.arrivals
-    if found is None or not late:
+    arrivals = case.replay.arrivals
+    if arrivals is None or not late:
         return None
     group = max(late, key=lambda worker: worker.late.waited_for_s).late.group
-    mine = [worker for worker in late if worker.late.group == group]
-    high_s = _waited_for_s(found, group, [worker.late.place for worker in mine])
+    of_group = [worker.late.place for worker in late if worker.late.group == group]
+    # Mean seconds a step that the group waited for any of them.
+    all_s, others_s = arrivals.lateness.lost_s[group], arrivals.lost_without_s(of_group)[group]
+    high_s = float(all_s.mean() - others_s.mean())
     worked = [
         _worked_meanwhile_s(case, (group, place))
-        for place in _peers(found, group, [worker.late.place for worker in late])
+        for place in _peers(arrivals, group, [worker.late.place for worker in late])
     ]
     waited_s, free_s, unknown_s = (
         np.median(worked, axis=0).tolist() if worked else (high_s, 0.0, 0.0)
@@ -206,20 +207,13 @@ def wait_cost(case: Case, late: list[LateWorker]) -> WaitCost | None:
     return WaitCost(max(0.0, high_s - unknown_s) / total_s, high_s / total_s)
 
 
-def _waited_for_s(found: Arrivals, group: int, places: list[int]) -> float:
-    """Mean seconds a step that the group waited for any of these ranks."""
-    all_s = found.lateness.lost_s[group].mean()
-    others_s = found.lost_without_s(places)[group].mean()
-    return float(all_s - others_s)
-
-
-def _peers(found: Arrivals, group: int, culprits: list[int]) -> list[int]:
-    occurrences = found.occurrences
+def _peers(arrivals: Arrivals, group: int, culprits: list[int]) -> list[int]:
+    occurrences = arrivals.occurrences
     first, size = int(occurrences.first_member[group]), int(occurrences.group_size[group])
     places = np.setdiff1d(occurrences.member_rank[first : first + size], culprits)
     if not places.size:
         return []
-    chosen = np.linspace(0, places.size - 1, min(MAX_PEERS, places.size)).astype(np.int64)
+    chosen = np.linspace(0, places.size - 1, min(_MAX_PEERS, places.size)).astype(np.int64)
     peers: list[int] = places[chosen].tolist()
     return peers
 
@@ -230,29 +224,29 @@ def _worked_meanwhile_s(case: Case, member: tuple[int, int]) -> tuple[float, flo
 
     `member` is a group and one of its places.
     """
-    (group, place), found = member, case.replay.arrivals
-    if found is None:
+    (group, place), arrivals = member, case.replay.arrivals
+    if arrivals is None:
         return np.inf, 0.0, 0.0
-    where, sizes = found.places[place], case.parallelism
-    waiting = found.waits.of(place)
+    where, sizes = arrivals.places[place], case.parallelism
+    waiting = arrivals.waits.of(place)
     # Starts are unknown, or known of sampled steps only.
-    if not waiting.start_s.size or group in found.occurrences.sampled:
+    if not waiting.start_s.size or group in arrivals.occurrences.sampled:
         return np.inf, 0.0, 0.0
     num_steps = case.steps.size
     waited_s = float((waiting.end_s - waiting.start_s).sum()) / num_steps
     if where.dp_rank is None or where.stage is None or where.dp_rank >= sizes.dp_size:
         return waited_s, 0.0, 0.0
-    if found.occurrences.groups[group].axis not in ("dp", "pp"):
+    if arrivals.occurrences.groups[group].axis not in ("dp", "pp"):
         return waited_s, 0.0, 0.0
     free_s = unknown_s = 0.0
     for number, replayer in enumerate(case.replay.groups):
         held_up = case.replay.held_up[number] if case.replay.held_up else None
-        both_s = _overlap_s(case, found, replayer, waiting, (where.dp_rank, where.stage))
+        both_s = _overlap_s(case, arrivals, replayer, waiting, (where.dp_rank, where.stage))
         for code, overlap_s in both_s.items():
             verdict = 0
             if held_up is not None:
-                mine = replayer.template.optype == code
-                verdict = int(held_up[mine & (replayer.template.stage == where.stage)][0])
+                of_type = replayer.template.optype == code
+                verdict = int(held_up[of_type & (replayer.template.stage == where.stage)][0])
             if verdict < 0:
                 free_s += overlap_s
             elif verdict == 0:
@@ -261,7 +255,7 @@ def _worked_meanwhile_s(case: Case, member: tuple[int, int]) -> tuple[float, flo
 
 
 def _overlap_s(
-    case: Case, found: Arrivals, replayer: Replayer, waiting: WaitIntervals, worker: Worker
+    case: Case, arrivals: Arrivals, replayer: Replayer, waiting: WaitIntervals, worker: Worker
 ) -> dict[int, float]:
     """By op type, seconds that a worker's computations overlap its waits.
 
@@ -271,7 +265,7 @@ def _overlap_s(
     dp_rank, stage = worker
     computes = template.op_types.flags(lambda spec: spec.kind is OpKind.COMPUTE)
     lanes = slice(dp_rank * grid.num_steps, (dp_rank + 1) * grid.num_steps)
-    offset_s = found.waits.offsets_s(replayer)
+    offset_s = arrivals.waits.offsets_s(replayer)
     recorded = recorded_waits(case.replay.window, grid, worker, offset_s)
     either = merged_intervals(
         np.append(waiting.start_s, recorded.start_s), np.append(waiting.end_s, recorded.end_s)

@@ -7,6 +7,7 @@ those among stages that are as fast as the first cross no slow part.
 """
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -17,14 +18,22 @@ from app.engine.what_if import Replayer
 from app.trace.ops import Axis, OpKind
 from app.trace.window import Floats, Ints
 
-# A collective of all workers that takes so many times as long as small ones shows a slow network.
-MIN_SLOWDOWN = 5.0
-# Bursts leave more than this share of the steps as they are.
-ALWAYS = 0.1
-# Collectives among stages that take at most so many times as long cross no slow part of it.
-MAX_HEALTHY = 2.0
-# All slow links differ by at most this ratio.
-MAX_DIFFERENCE = 1.5
+
+@dataclass(frozen=True, slots=True)
+class ProbeLimits:
+    """From when on small collectives show a slow network. All were chosen on made jobs."""
+
+    # A collective of all workers shows it if it takes so many times as long as small ones,
+    min_slowdown: float = 5.0
+    # also in this share of the steps, the fastest: bursts leave more than that as they are.
+    always: float = 0.1
+    # Collectives among stages that take at most so many times as long cross no slow part of it.
+    max_healthy: float = 2.0
+    # All slow links differ by at most this ratio.
+    max_difference: float = 1.5
+
+
+LIMITS = ProbeLimits()
 
 
 def collectives_of(replayer: Replayer, *axes: Axis) -> Ints:
@@ -67,10 +76,11 @@ def slowdown_of_common_end(
     """
     compared = np.argwhere(np.isfinite(took_s)).tolist()
     known = took_s[np.isfinite(took_s)]
-    if len({link for link, _ in compared}) < 2 or known.max() > MAX_DIFFERENCE * known.min():
+    are_few = len({link for link, _ in compared}) < 2
+    if are_few or known.max() > LIMITS.max_difference * known.min():
         return None
-    always, has_hosts = slowdown_of_all(replayer, ALWAYS), len(set(hosts.values())) > 1
-    if always is None or always < MIN_SLOWDOWN:
+    always, has_hosts = slowdown_of_all(replayer, LIMITS.always), len(set(hosts.values())) > 1
+    if always is None or always < LIMITS.min_slowdown:
         return None
 
     def end_of(dp_rank: int, stage: int) -> str:
@@ -89,6 +99,6 @@ def slowdown_of_common_end(
             joined = {end_of(dp_rank, stage) for stage in template.stage[rows[is_one]].tolist()}
             if len(joined) > 1 and not joined & common:
                 beside_s.append(float(np.median(took_s[is_one, dp_rank])))
-    if not beside_s or np.median(beside_s) > MAX_HEALTHY * small_s(replayer):
+    if not beside_s or np.median(beside_s) > LIMITS.max_healthy * small_s(replayer):
         return None
     return slowdown_of_all(replayer)

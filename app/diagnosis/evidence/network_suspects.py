@@ -1,4 +1,4 @@
-"""Who slows transfers: a pair, a worker's network card, a host, or a dp group as a whole?
+"""What slows transfers: a pair, a worker's network card, a host, or a dp group as a whole?
 
 `network_suspects` names the culprits of the slow links and dp groups of `NetworkTransfers`,
 `drop_minor_suspects` leaves out those that lose little beside the worst one.
@@ -13,56 +13,65 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.diagnosis.case import Case, evidence
-from app.diagnosis.evidence.link_topology import slow_block
-from app.diagnosis.evidence.network import (
-    MIN_SLOW_SHARE,
-    NetworkTransfers,
-    hit_chance,
-    network_transfers,
-)
-from app.diagnosis.evidence.transfers import BETWEEN_HOSTS, SLOW_RATIO, group_places
+from app.diagnosis.evidence import network as network_evidence
+from app.diagnosis.evidence import transfers
+from app.diagnosis.evidence.network import NetworkTransfers, network_transfers
+from app.diagnosis.evidence.transfers import BETWEEN_HOSTS, group_places, slow_block
 from app.diagnosis.finding import MIN_SHARE_OF_HOST, Worker, worker_culprit
-from app.diagnosis.statistics.persistence import MIN_HIT_SHARE, best_stretch
-from app.diagnosis.statistics.robust import log_binomial_tail, quantile_of
+from app.diagnosis.statistics import persistence
+from app.diagnosis.statistics.persistence import best_stretch
+from app.diagnosis.statistics.robust import hit_chance, log_binomial_tail, quantile_of
 from app.engine.medians import median_of
 from app.result.finding import Culprit
 from app.trace.window import Floats, Ints
 
 Flags = NDArray[np.bool_]
 
-# A dp group is explained by slow links that show in so many, and this share, of its slow steps.
-MIN_EXPLAINED_STEPS, MIN_EXPLAINED = 2, 0.2
-# Bursts of a network card that last until the end of so many steps slow its dp group in one.
-MIN_SPARED_STEPS = 2
-# A worker's other links have bursts if so much of the pair's share of their transfers is slow.
-MIN_SHARE_ELSEWHERE = 0.1
-# Workers of one block (a host) are slow by the same cause, so that their ratios are this near.
-MAX_RATIO_APART = 1.5
-# A link is slow at one end if the other end has at most this share of its slow transfers.
-MAX_OTHER_END = 0.2
-# A dp group is slow with a worker's links if its excess is this share of theirs.
-MIN_GROUP_SHARE = 0.35
-# A step shows the suspect if this share of its transfers is slow, so many times the typical share,
-MIN_SHOWN_SHARE = 0.02
-MIN_TIMES_TYPICAL = 5.0
-# or if so many slow ones have less than this probability.
-MAX_STEP_CHANCE = 0.01
-# Share of steps in its stretch for a suspect to be slow all the time.
-MIN_STEADY_SHARE = 0.85
+
+@dataclass(frozen=True, slots=True)
+class SuspectLimits:
+    """Which steps and ends show the culprit of slow transfers. All were chosen on made jobs."""
+
+    # A dp group is explained by slow links that show in so many, and this share, of its slow steps.
+    min_explained_steps: int = 2
+    min_explained: float = 0.2
+    # Bursts of a network card that last until the end of so many steps slow its dp group in one.
+    min_spared_steps: int = 2
+    # A worker's other links have bursts if so much of the pair's share of their transfers is slow.
+    min_share_elsewhere: float = 0.1
+    # Workers of one block (a host) are slow by the same cause, so that their ratios are this near.
+    max_ratio_apart: float = 1.5
+    # A link is slow at one end if the other end has at most this share of its slow transfers.
+    max_other_end: float = 0.2
+    # A dp group is slow with a worker's links if its excess is this share of theirs.
+    min_group_share: float = 0.35
+    # A step shows the suspect if this share of its transfers is slow, so many times the typical
+    # share,
+    min_shown_share: float = 0.02
+    min_times_typical: float = 5.0
+    # or if so many slow ones have less than this probability: one step of 100.
+    max_step_chance: float = 0.01
+    # A link that takes so many times as long all the time has nearly all of its transfers slow.
+    min_burst_ratio: float = 2.0
+    # A step so far below the stretch's share, and by no chance, is a pause between bursts.
+    min_less_slow: float = 0.25
+    # The direction with less than this of the other one's share is not slow.
+    min_other_direction: float = 0.5
+    # Above this share of slow links, one culprit is believed and several are not.
+    max_slow_links: float = 0.5
+    # A dp group that loses less than this share of the worst suspect's loss is dropped.
+    min_loss_share: float = 0.1
+
+
+LIMITS = SuspectLimits()
 # A stretch's share of slow transfers is first taken from its worst steps, then estimated again.
-LEVEL_QUANTILE = 0.9
-STRETCH_TURNS = 3
-# A link that takes so many times as long all the time has nearly all of its transfers slow.
-MIN_BURST_RATIO = 2.0
-# A step so far below the stretch's share, and by no chance, is a pause between bursts.
-MIN_LESS_SLOW = 0.25
-# The direction with less than this of the other one's share is not slow.
-MIN_OTHER_DIRECTION = 0.5
+_LEVEL_QUANTILE = 0.9
+_STRETCH_TURNS = 3
 
 
 @dataclass(frozen=True, eq=False)
 class NetworkSuspect:
-    """One suspect of slow transfers, with its workers.
+    """A suspect of slow transfers, with its workers.
 
     Shapes: `links` [links, dp] and `groups` [pp, steps] are the links and dp groups that it slows.
     """
@@ -115,7 +124,7 @@ class NetworkSuspect:
         num = np.where(net.is_warm_up[:, None], 0, num)
         share = num_slow.sum(axis=0) / np.maximum(num.sum(axis=0), 1)
         # One direction alone, where the other one is not slow.
-        used = share >= MIN_OTHER_DIRECTION * share.max()
+        used = share >= LIMITS.min_other_direction * share.max()
         healthy = net.healthy_share(net.slow, self.links)
         return _slow_stretch(
             num_slow[:, used].sum(axis=1),
@@ -128,10 +137,10 @@ class NetworkSuspect:
     def _shows_bursts(self) -> Flags:
         """[steps], whether more transfers are slow, or extreme, than on a healthy link."""
         if not self.has_links:
-            return np.asarray(self.share > MIN_SHOWN_SHARE)
+            return np.asarray(self.share > LIMITS.min_shown_share)
         net, (num, num_slow) = self.network, self._transfers
         typical = net.healthy_share(net.slow, self.links)
-        is_hit = self.share > max(MIN_SHOWN_SHARE, MIN_TIMES_TYPICAL * typical)
+        is_hit = self.share > max(LIMITS.min_shown_share, LIMITS.min_times_typical * typical)
         # With many stray transfers no share is so many times the typical one: probability decides.
         is_hit |= _is_beyond_chance(num_slow, num, typical).any(axis=-1)
         usually_far = net.healthy_share(net.num_far, self.links)
@@ -142,8 +151,8 @@ class NetworkSuspect:
     def is_steady(self) -> bool:
         """Whether it is slow all the time since its onset, not in bursts."""
         # What makes some transfers far longer, and others not, comes in bursts within the steps.
-        is_partial = self._stretch.level < MIN_SLOW_SHARE and self.ratio >= MIN_BURST_RATIO
-        return self._stretch.lasts and not is_partial
+        is_partial = self._stretch.level < network_evidence.LIMITS.min_slow_share
+        return self._stretch.lasts and not (is_partial and self.ratio >= LIMITS.min_burst_ratio)
 
     @property
     def lost(self) -> float:
@@ -182,52 +191,52 @@ def _slow_stretch(num_slow: Ints, num: Ints, healthy: float, excess: Floats) -> 
         healthy: share of slow transfers on a healthy link.
         excess: [steps], by how much the transfers take longer.
     """
-    share = num_slow / np.maximum(num, 1)
-    healthy = min(max(healthy, MIN_SHOWN_SHARE), 0.5)
-    level = quantile_of(share, LEVEL_QUANTILE)
+    share, least = num_slow / np.maximum(num, 1), LIMITS.min_shown_share
+    healthy = min(max(healthy, least), 0.5)
+    level = quantile_of(share, _LEVEL_QUANTILE)
     first, end, gain = 0, share.size, np.zeros(share.size)
-    for _ in range(STRETCH_TURNS):
-        level = min(max(level, healthy + MIN_SHOWN_SHARE), 1 - MIN_SHOWN_SHARE)
+    for _ in range(_STRETCH_TURNS):
+        level = min(max(level, healthy + least), 1 - least)
         gain = num_slow * np.log(level / healthy)
         gain += (num - num_slow) * np.log((1 - level) / (1 - healthy))
         first, end = best_stretch(gain)
         level = float(num_slow[first:end].sum() / max(1, int(num[first:end].sum())))
     # Quiet is a healthy step, or one less slow than chance allows at this level.
-    missed = min(max(1 - level, MIN_SHOWN_SHARE), 0.99)
+    missed = min(max(1 - level, least), 0.99)
     log_chance = log_binomial_tail(num - num_slow, np.maximum(num, 1), missed)
-    is_less = (share < level - MIN_LESS_SLOW) & (log_chance < np.log(MAX_STEP_CHANCE))
+    is_less = (share < level - LIMITS.min_less_slow) & (log_chance < np.log(LIMITS.max_step_chance))
     is_slow = ~(((gain < 0) | is_less) & (num > 0))
     is_slow[:first] = is_slow[end:] = False
     is_inside = excess[first:end].sum() >= MIN_SHARE_OF_HOST * excess.sum()
-    lasts = is_slow[first:end].mean() >= MIN_STEADY_SHARE and is_inside
-    return _SlowStretch(level, is_slow, bool(lasts))
+    is_steady = is_slow[first:end].mean() >= persistence.LIMITS.min_steady_share
+    return _SlowStretch(level, is_slow, bool(is_steady and is_inside))
 
 
 @evidence
 def network_suspects(case: Case) -> list[NetworkSuspect]:
-    """Suspects for all slow links and dp groups, each in one suspect."""
+    """Suspects for all slow links and dp groups, none of which is in two suspects."""
     network = network_transfers(case)
     left, groups_left = network.is_slow.copy(), network.is_group_slow.copy()
-    found: list[NetworkSuspect] = []
-    for finder in (_one_ended, _hosts, _blocks, _workers, _pairs) if left.any() else ():
-        for suspect in finder(network, left):
+    suspects: list[NetworkSuspect] = []
+    for search in (_one_ended, _hosts, _blocks, _workers, _pairs) if left.any() else ():
+        for suspect in search(network, left):
             if not suspect.is_steady:
                 suspect = _with_one_end(suspect)
-            found.append(suspect)
+            suspects.append(suspect)
             left &= ~suspect.links
             # Stray links that show in few steps do not explain a group that is slow in many.
             explained = (suspect.groups & suspect.shows_in).sum(axis=1)
-            enough = np.maximum(MIN_EXPLAINED_STEPS, MIN_EXPLAINED * groups_left.sum(axis=1))
-            groups_left[explained >= enough] = False
-    found = _as_blocks(_with_own_groups(found))
+            enough = LIMITS.min_explained * groups_left.sum(axis=1)
+            groups_left[explained >= np.maximum(LIMITS.min_explained_steps, enough)] = False
+    suspects = _as_blocks(_with_own_groups(suspects))
     is_unclear, dp_ranks = network.is_group_unclear, range(case.parallelism.dp_size)
     for stage in np.flatnonzero(groups_left.any(axis=1) & ~is_unclear).tolist():
         groups = np.zeros_like(groups_left)
         groups[stage] = groups_left[stage]
-        members = tuple((dp_rank, stage) for dp_rank in dp_ranks)
+        members = [(dp_rank, stage) for dp_rank in dp_ranks]
         culprits = (Culprit(stage=stage),)
-        found.append(_suspect(network, members, np.zeros_like(left), culprits, groups))
-    return found
+        suspects.append(_suspect(network, members, np.zeros_like(left), culprits, groups))
+    return suspects
 
 
 def _suspect(
@@ -246,27 +255,27 @@ def _suspect(
     return NetworkSuspect(network, culprits, workers, links, groups)
 
 
-def _with_own_groups(found: list[NetworkSuspect]) -> list[NetworkSuspect]:
-    """The suspects, each dp group with the one whose links lose most: it has one slow member."""
+def _with_own_groups(suspects: list[NetworkSuspect]) -> list[NetworkSuspect]:
+    """The suspects; a dp group is of the one whose links lose most, as it has one slow member."""
     own: dict[NetworkSuspect, NetworkSuspect] = {}
-    for suspect in sorted(found, key=lambda suspect: -suspect.lost):
+    for suspect in sorted(suspects, key=lambda suspect: -suspect.lost):
         groups = suspect.groups.copy()
         for other in own.values():
             groups[other.groups.any(axis=1)] = False
         is_own = (groups == suspect.groups).all()
         own[suspect] = suspect if is_own else replace(suspect, groups=groups)
-    return [own[suspect] for suspect in found]
+    return [own[suspect] for suspect in suspects]
 
 
-def _as_blocks(found: list[NetworkSuspect]) -> list[NetworkSuspect]:
+def _as_blocks(suspects: list[NetworkSuspect]) -> list[NetworkSuspect]:
     """The suspects, those of neighbouring ranks joined where hosts are unknown.
 
     One host, or the network of one stage, is likelier than several workers by themselves.
     """
-    if not found or found[0].network.case.replay.window.hosts:
-        return found
+    if not suspects or suspects[0].network.case.replay.window.hosts:
+        return suspects
     by_stages: dict[tuple[int | None, ...], list[NetworkSuspect]] = {}
-    for suspect in found:
+    for suspect in suspects:
         stages = tuple(culprit.stage for culprit in suspect.culprits)
         by_stages.setdefault(stages, []).append(suspect)
     return [suspect for alike in by_stages.values() for suspect in _joined(alike)]
@@ -277,7 +286,7 @@ def _joined(alike: list[NetworkSuspect]) -> list[NetworkSuspect]:
     ranks = sorted({dp_rank for suspect in alike for dp_rank, _ in suspect.workers})
     ratios = [suspect.ratio for suspect in alike]
     is_one = len(alike) == len(ranks) > 1 and np.ptp(ranks) == len(ranks) - 1
-    if not is_one or max(ratios) > MAX_RATIO_APART * min(ratios):
+    if not is_one or max(ratios) > LIMITS.max_ratio_apart * min(ratios):
         return alike
     network = alike[0].network
     culprits = tuple(culprit for suspect in alike for culprit in suspect.culprits)
@@ -308,14 +317,14 @@ def _with_one_end(pair: NetworkSuspect) -> NetworkSuspect:
             for worker in pair.workers
             if _links_of(network, worker).sum() == 1
             and (spared & ~_shared_groups(network, links, (worker,))[worker[1]]).sum()
-            < MIN_SPARED_STEPS
+            < LIMITS.min_spared_steps
         ]
     return pair if len(ends) != 1 else _suspect(network, ends, links, groups=pair.groups)
 
 
 def _at_the_end(pair: NetworkSuspect) -> Flags:
     """[steps], whether the last transfer of the pair's link is slow; False without dp groups."""
-    net, found = pair.network, np.zeros(pair.groups.shape[1], np.bool_)
+    net, is_slow = pair.network, np.zeros(pair.groups.shape[1], np.bool_)
     ((link, dp_rank),) = np.argwhere(pair.links).tolist()
     for group, links, collectives in zip(net.case.groups, net.links, net.dp_groups, strict=True):
         if links is None or collectives is None:
@@ -325,8 +334,10 @@ def _at_the_end(pair: NetworkSuspect) -> Flags:
         start_s, own_s = group.replayer.grid.start_s, group.replayer.durations.recorded_s
         last = at[start_s[links.low[at]][:, lane].argmax(axis=0)]
         took_s = np.maximum(own_s[links.low[last], lane], own_s[links.high[last], lane])
-        found[group.positions] = took_s > SLOW_RATIO * links.usual_s[last, dp_rank]
-    return found
+        is_slow[group.positions] = (
+            took_s > transfers.LIMITS.slow_ratio * links.usual_s[last, dp_rank]
+        )
+    return is_slow
 
 
 def _bursts_elsewhere(pair: NetworkSuspect, worker: Worker) -> bool:
@@ -340,7 +351,7 @@ def _bursts_elsewhere(pair: NetworkSuspect, worker: Worker) -> bool:
         for counts in (net.num, net.num_slow)
     )
     here_share = num_slow / np.maximum(num, 1)
-    if (here_share < MIN_SHARE_ELSEWHERE * float(pair.share[shown].mean())).any():
+    if (here_share < LIMITS.min_share_elsewhere * float(pair.share[shown].mean())).any():
         return False
     return all(
         _is_beyond_chance(num_slow[at], num[at], float(share))
@@ -351,17 +362,20 @@ def _bursts_elsewhere(pair: NetworkSuspect, worker: Worker) -> bool:
 def _one_ended(network: NetworkTransfers, left: Flags) -> Iterator[NetworkSuspect]:
     """Workers whose own ends of transfers are slow, and the other ends are not."""
     ends = network.ends_slow
-    one = left & (ends.min(axis=2) <= MAX_OTHER_END * ends.max(axis=2))
+    one_ended = left & (ends.min(axis=2) <= LIMITS.max_other_end * ends.max(axis=2))
     by_worker: dict[Worker, list[int]] = {}
-    for link, dp_rank in np.argwhere(one).tolist():
+    for link, dp_rank in np.argwhere(one_ended).tolist():
         stage = network.pairs[link][int(ends[link, dp_rank].argmax())]
         by_worker.setdefault((dp_rank, stage), []).append(link)
-    for worker, of_links in by_worker.items():
-        others = [link for (dp, _), each in by_worker.items() if dp == worker[0] for link in each]
-        if len(others) > len(of_links) and _shared_end(network, left, worker[0], others):
+    of_replica: dict[int, list[int]] = {}
+    for (dp_rank, _), own in by_worker.items():
+        of_replica.setdefault(dp_rank, []).extend(own)
+    for worker, own in by_worker.items():
+        others = of_replica[worker[0]]
+        if len(others) > len(own) and _shared_end(network, left, worker[0], others):
             continue
         links = np.zeros_like(left)
-        links[of_links, worker[0]] = True
+        links[own, worker[0]] = True
         yield _suspect(network, (worker,), links)
 
 
@@ -379,7 +393,7 @@ def _hosts(network: NetworkTransfers, left: Flags) -> Iterator[NetworkSuspect]:
     case, hosts = network.case, network.case.replay.window.hosts
     is_across = np.equal(group_places(case.host_numbers), BETWEEN_HOSTS)
     host_of_ends = case.host_numbers[:, np.array(network.pairs)].transpose(1, 0, 2)
-    found = []
+    slow_hosts = []
     for number, host in enumerate(sorted(set(hosts.values()))):
         is_inside = host_of_ends == number
         links = is_inside[..., 0] != is_inside[..., 1]
@@ -394,14 +408,15 @@ def _hosts(network: NetworkTransfers, left: Flags) -> Iterator[NetworkSuspect]:
             groups |= _shared_groups(network, slow, across)
             culprits = (case.with_rank(Culprit(host=host)),)
             suspect = _suspect(network, hit, slow, culprits, groups)
-            found.append((suspect, bool((shares > MIN_HIT_SHARE).any())))
+            has_group = bool((shares > persistence.LIMITS.min_hit_share).any())
+            slow_hosts.append((suspect, has_group))
     # Of two hosts with the same slow links, the one with a slow dp group; else it is unknown.
     clear = [
         suspect
-        for suspect, has_group in found
+        for suspect, has_group in slow_hosts
         if not any(
             other is not suspect and (other.links == suspect.links).all() and other_has >= has_group
-            for other, other_has in found
+            for other, other_has in slow_hosts
         )
     ]
     # The host with most slow links first: the neighbours share its links.
@@ -434,12 +449,7 @@ def _workers(network: NetworkTransfers, left: Flags) -> Iterator[NetworkSuspect]
     culprits among neighbours.
     """
     able: list[tuple[int, int, Worker]] = []
-    at_ends = {
-        (dp_rank, stage)
-        for link, dp_rank in np.argwhere(left).tolist()
-        for stage in network.pairs[link]
-    }
-    for worker in at_ends:
+    for worker in set().union(*network.ends_of(left)):
         links = _links_of(network, worker)
         if left[links].all():
             num_shared = int(_shared_groups(network, links, (worker,)).sum())
@@ -462,30 +472,30 @@ def _pairs(network: NetworkTransfers, left: Flags) -> Iterator[NetworkSuspect]:
 
 def _links_of(network: NetworkTransfers, worker: Worker) -> Flags:
     """[links, dp], all links of a worker."""
-    found, (dp_rank, stage) = np.zeros(network.place.shape, np.bool_), worker
-    found[[stage in pair for pair in network.pairs], dp_rank] = True
-    return found
+    links, (dp_rank, stage) = np.zeros(network.place.shape, np.bool_), worker
+    links[[stage in pair for pair in network.pairs], dp_rank] = True
+    return links
 
 
 def _shared_groups(network: NetworkTransfers, links: Flags, workers: tuple[Worker, ...]) -> Flags:
     """[pp, steps], dp groups of these workers in steps where they are slow with the links."""
-    found = np.zeros_like(network.is_group_slow)
+    groups = np.zeros_like(network.is_group_slow)
     if not links.any():
-        return found
-    limit = max(SLOW_RATIO, 1 + MIN_GROUP_SHARE * (network.ratio_of(links) - 1))
+        return groups
+    excess = LIMITS.min_group_share * (network.ratio_of(links) - 1)
+    is_long = network.group_pace > max(transfers.LIMITS.slow_ratio, 1 + excess)
     is_hit = (network.slow[links] > 0).any(axis=0)
     for stage in {stage for _, stage in workers}:
-        found[stage] = (network.group_pace[stage] > limit) & is_hit
         # A burst may end before the collectives, but in steps without bursts they are as usual.
-        if not is_hit.all() and (network.group_pace[stage][~is_hit] > limit).mean() > 0.5:
-            found[stage] = False
-    return found
+        if is_hit.all() or is_long[stage, ~is_hit].mean() <= 0.5:
+            groups[stage] = is_long[stage] & is_hit
+    return groups
 
 
 def _is_beyond_chance(hits: Ints, trials: Ints, typical_share: float) -> Flags:
     """Whether each has more hits than chance allows."""
     log_chance = log_binomial_tail(hits, np.maximum(trials, 1), hit_chance(typical_share))
-    return np.asarray(log_chance < np.log(MAX_STEP_CHANCE))
+    return np.asarray(log_chance < np.log(LIMITS.max_step_chance))
 
 
 def any_links(suspects: Sequence[NetworkSuspect]) -> Flags:
@@ -493,43 +503,32 @@ def any_links(suspects: Sequence[NetworkSuspect]) -> Flags:
     return np.asarray(np.any([suspect.links for suspect in suspects], axis=0))
 
 
-# Above this share of slow links, one culprit is believed and several are not.
-MAX_SLOW_LINKS = 0.5
-
-
-def is_network_wide(found: Sequence[NetworkSuspect]) -> bool:
+def is_network_wide(suspects: Sequence[NetworkSuspect]) -> bool:
     """Whether most links are slow and no one worker or host explains them."""
-    num_with_links = sum(suspect.has_links for suspect in found)
-    return num_with_links > 1 and bool(any_links(found).mean() > MAX_SLOW_LINKS)
+    num_with_links = sum(suspect.has_links for suspect in suspects)
+    return num_with_links > 1 and bool(any_links(suspects).mean() > LIMITS.max_slow_links)
 
 
-def common_hosts(found: Sequence[NetworkSuspect]) -> tuple[str, str] | None:
+def common_hosts(suspects: Sequence[NetworkSuspect]) -> tuple[str, str] | None:
     """The two hosts that all of several slow links join; None where there are others.
 
     Which of the two has the slow network is then unknown, unless a single suspect has them all.
     """
-    links = any_links(found)
-    if len(found) < 2 or links.sum() < 2:
+    links, net = any_links(suspects), suspects[0].network
+    if len(suspects) < 2 or links.sum() < 2:
         return None
-    net, hosts = found[0].network, found[0].network.case.replay.window.hosts
-    joined = {
-        frozenset(hosts.get((dp_rank, stage)) for stage in net.pairs[link])
-        for link, dp_rank in np.argwhere(links).tolist()
-    }
+    hosts = net.case.replay.window.hosts
+    joined = {frozenset(map(hosts.get, workers)) for workers in net.ends_of(links)}
     both = sorted(str(host) for host in joined.pop() if host is not None)
     return (both[0], both[1]) if not joined and len(both) == 2 else None
 
 
-# A dp group that loses less than this share of the worst suspect's loss is dropped.
-MIN_LOSS_SHARE = 0.1
-
-
-def drop_minor_suspects(found: Sequence[NetworkSuspect]) -> list[NetworkSuspect]:
+def drop_minor_suspects(suspects: Sequence[NetworkSuspect]) -> list[NetworkSuspect]:
     """The suspects, worst first, without dp groups that lose little beside the worst one."""
-    lost_s = {suspect: _lost_s(suspect) for suspect in found}
-    found = sorted(found, key=lambda suspect: -lost_s[suspect])
-    least_s = MIN_LOSS_SHARE * lost_s[found[0]]
-    return [suspect for suspect in found if suspect.has_links or lost_s[suspect] >= least_s]
+    lost_s = {suspect: _lost_s(suspect) for suspect in suspects}
+    least_s = LIMITS.min_loss_share * max(lost_s.values())
+    in_order = sorted(suspects, key=lambda suspect: -lost_s[suspect])
+    return [suspect for suspect in in_order if suspect.has_links or lost_s[suspect] >= least_s]
 
 
 def _lost_s(suspect: NetworkSuspect) -> float:

@@ -45,12 +45,12 @@ def _launch_delays(group: Features) -> LaunchDelays:
     """Recorded start - latest end of the predecessors, or the step's start; never below 0."""
     computed = group.item_rows
     is_one = np.zeros((2, group.replayer.template.num_ops), np.bool_)
-    for flags, each in zip(is_one, computed, strict=True):
-        flags[each[each >= 0]] = True
+    for flags, of_direction in zip(is_one, computed, strict=True):
+        flags[of_direction[of_direction >= 0]] = True
     rows = np.flatnonzero(is_one.any(axis=0))
     delay_s = launch_delays_s(group.replayer, rows)
     # Operations of a worker are numbered in recorded order.
-    firsts = [each[each >= 0].min(initial=rows.max(initial=0)) for each in computed[0]]
+    firsts = [forward[forward >= 0].min(initial=rows.max(initial=0)) for forward in computed[0]]
     is_first = np.zeros(is_one.shape[1], np.bool_)
     is_first[firsts] = True
     is_first = is_first[rows]
@@ -73,9 +73,8 @@ def launch_delays_s(replayer: Replayer, rows: Ints, steps: Ints | None = None) -
     graph, grid = replayer.graph, replayer.grid
     start_s, duration_s, earliest_s = grid.start_s, grid.duration_s, grid.began_s
     if steps is not None:
-        start_s, duration_s = (
-            _in_steps(each, grid.num_steps, steps) for each in (start_s, duration_s)
-        )
+        start_s = _in_steps(start_s, grid.num_steps, steps)
+        duration_s = _in_steps(duration_s, grid.num_steps, steps)
         earliest_s = np.ascontiguousarray(earliest_s[steps])
     delay_s, into = np.zeros((rows.size, start_s.shape[1])), np.arange(rows.size)
     in_parallel(
@@ -95,53 +94,46 @@ def _in_steps(values: Floats, num_steps: int, steps: Ints) -> Floats:
     return np.ascontiguousarray(by_step.reshape(values.shape[0], -1))
 
 
-# Larger medians are sampled.
-_MAX_MEDIAN_VALUES = 100_000
+# Larger medians are sampled: of all launch delays, and of a worker's operations.
+_MAX_MEDIAN_DELAYS = 100_000
+MAX_MEDIAN_VALUES = 96
 
 
 def _median(values: Floats) -> float:
     flat = values.ravel()
-    return median_of(flat[:: max(1, flat.size // _MAX_MEDIAN_VALUES)])
+    return median_of(flat[:: max(1, flat.size // _MAX_MEDIAN_DELAYS)])
 
 
-# Above healthy noise of 5 %.
-MIN_OUTLIER_RATIO = 1.2
+@dataclass(frozen=True, slots=True)
+class OutlierLimits:
+    """From when on a computation is an outlier. Both were chosen."""
 
-# Larger medians are sampled.
-MAX_MEDIAN_VALUES = 96
+    # Ratio to the expected time: above healthy noise of 5 %.
+    min_ratio: float = 1.2
+    # Fewest operations that show a worker's pace in a step; where it has less, those of the steps
+    # beside it count.
+    min_of_step: int = 6
 
-# Fewest operations that show a worker's pace in a step.
-MIN_OF_STEP = 6
+
+LIMITS = OutlierLimits()
 
 
 @dataclass(frozen=True, slots=True)
 class Outliers:
-    """Computations that took at least `MIN_OUTLIER_RATIO` times the expected time.
+    """Computations that took at least `LIMITS.min_ratio` times the expected time.
 
-    Shapes: [outliers] for `direction` (forward 0, backward 1), `stage`, `item`, `dp_rank`, `step`
-    (position in the group), `row` (of the template), `lane`, `ratio` (recorded over expected),
-    `expected_s`, and `factor`, that of the micro-batch on all stages. `median_s` [2, pp x chunks,
-    dp] is each worker's own median in each model chunk, NaN where it has none; `num_ops` [2, pp]
-    the worker's operations in a step.
+    Shapes: [outliers] for `row` (of the template), `lane`, `item`, `expected_s` and `excess_s`, the
+    seconds above it. `median_s` [2, pp x chunks, dp] has the workers' own medians by direction and
+    model chunk, NaN where there is none; `num_ops` [2, pp] a worker's operations in a step.
     """
 
-    direction: Ints
-    stage: Ints
-    item: Ints
-    dp_rank: Ints
-    step: Ints
     row: Ints
     lane: Ints
-    ratio: Floats
+    item: Ints
     expected_s: Floats
-    factor: Floats
+    excess_s: Floats
     median_s: Floats
     num_ops: Ints
-
-    @property
-    def excess_s(self) -> Floats:
-        """[outliers], seconds above the expected time."""
-        return self.expected_s * (self.ratio - 1)
 
 
 @evidence
@@ -175,27 +167,22 @@ def _outliers(group: Features) -> Outliers:
     parts = in_parallel(
         rows.size * own_s.shape[1],
         rows.shape[-1],
-        lambda first, end: _long(own_s, paired, median_s, num_steps, MIN_OUTLIER_RATIO, first, end),
+        lambda first, end: _long(own_s, paired, median_s, num_steps, LIMITS.min_ratio, first, end),
     )
     where, factor = (np.concatenate(part) for part in zip(*parts, strict=True))
     place, item, lane = where.T
-    direction, stage = np.divmod(place // num_chunks, rows.shape[1])
+    stage = place // num_chunks % rows.shape[1]
     pace = _paces(own_s, flat, median_s, num_steps, num_chunks, stage, lane)
-    row, dp_rank = flat[place, item], lane // num_steps
-    expected_s = median_s[place, dp_rank] * factor * pace
+    row = flat[place, item]
+    expected_s = median_s[place, lane // num_steps] * factor * pace
     ratio = own_s[row, lane] / expected_s
-    kept = ratio > MIN_OUTLIER_RATIO
+    kept = ratio > LIMITS.min_ratio
     return Outliers(
-        direction=direction[kept],
-        stage=stage[kept],
-        item=item[kept],
-        dp_rank=dp_rank[kept],
-        step=(lane % num_steps)[kept],
         row=row[kept],
         lane=lane[kept],
-        ratio=ratio[kept],
+        item=item[kept],
         expected_s=expected_s[kept],
-        factor=factor[kept],
+        excess_s=expected_s[kept] * (ratio[kept] - 1),
         median_s=median_s.reshape(2, rows.shape[1] * num_chunks, group.replayer.dp_size),
         num_ops=(rows >= 0).sum(axis=-1),
     )
@@ -249,7 +236,8 @@ def _paces(
     key, at = np.unique(stage * own_s.shape[1] + lane, return_inverse=True)
     paces = np.ones(key.size)
     stages, lanes = np.divmod(key, own_s.shape[1])
-    _pace_of(own_s, rows, median_s, num_steps, num_chunks, MIN_OF_STEP, stages, lanes, paces)
+    least = LIMITS.min_of_step
+    _pace_of(own_s, rows, median_s, num_steps, num_chunks, least, stages, lanes, paces)
     return paces[at]
 
 
@@ -276,7 +264,7 @@ def _long(own_s, rows, median_s, num_steps, lowest, first, end):  # type: ignore
     num_places = rows.shape[0]
     pool, in_order = np.empty(num_places), np.empty(num_places)
     where, factors = np.empty((64, 3), np.int64), np.empty(64)
-    num_found = 0
+    num_outliers = 0
     for item in range(first, end):
         for lane in range(own_s.shape[1]):
             count = 0
@@ -296,13 +284,13 @@ def _long(own_s, rows, median_s, num_steps, lowest, first, end):  # type: ignore
                 continue
             for place in range(num_places):
                 if pool[place] > lowest * factor:
-                    if num_found == factors.size:
+                    if num_outliers == factors.size:
                         where = np.concatenate((where, np.empty_like(where)))
                         factors = np.concatenate((factors, np.empty_like(factors)))
-                    where[num_found, 0], where[num_found, 1] = place, item
-                    where[num_found, 2], factors[num_found] = lane, factor
-                    num_found += 1
-    return where[:num_found], factors[:num_found]
+                    where[num_outliers, 0], where[num_outliers, 1] = place, item
+                    where[num_outliers, 2], factors[num_outliers] = lane, factor
+                    num_outliers += 1
+    return where[:num_outliers], factors[:num_outliers]
 
 
 @kernel
@@ -312,15 +300,15 @@ def _pace_of(  # type: ignore[no-untyped-def]
     num_places, num_items = rows.shape
     half = num_places // 2
     in_order = np.empty(num_places)
-    mine = np.empty(2 * num_chunks, np.int64)
+    places = np.empty(2 * num_chunks, np.int64)
     for at in range(paces.size):
         dp_rank, step = lanes[at] // num_steps, lanes[at] % num_steps
         for chunk in range(num_chunks):
-            mine[2 * chunk] = stages[at] * num_chunks + chunk
-            mine[2 * chunk + 1] = half + stages[at] * num_chunks + chunk
+            places[2 * chunk] = stages[at] * num_chunks + chunk
+            places[2 * chunk + 1] = half + stages[at] * num_chunks + chunk
         of_step = 0
         for item in range(num_items):
-            for place in mine:
+            for place in places:
                 of_step += rows[place, item] >= 0
         # Enough steps on either side for `min_of_step` operations.
         beside = 0
@@ -332,7 +320,7 @@ def _pace_of(  # type: ignore[no-untyped-def]
             lane = dp_rank * num_steps + near
             for item in range(num_items):
                 factor = _factor(own_s, rows, median_s, num_steps, item, lane, in_order)
-                for place in mine:
+                for place in places:
                     expected_s = median_s[place, dp_rank] * factor
                     if rows[place, item] >= 0 and expected_s > 0:
                         values[count] = own_s[rows[place, item], lane] / expected_s

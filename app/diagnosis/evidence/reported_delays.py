@@ -17,8 +17,16 @@ from app.trace.job import Parallelism
 from app.trace.ops import OP_CODES
 from app.trace.window import Floats, Ints, Trace
 
-# Clocks of a host and its GPU agree this well.
-_TOLERANCE_S = 50e-6
+
+@dataclass(frozen=True, slots=True)
+class AnnotationLimits:
+    """When an annotation lies inside of an operation."""
+
+    # Clocks of a host and its GPU agree to so many seconds; chosen.
+    clock_tolerance_s: float = 50e-6
+
+
+LIMITS = AnnotationLimits()
 
 
 @evidence
@@ -29,20 +37,32 @@ def annotations(case: Case, name: str) -> Trace | None:
     return trace.select(rows) if rows.size else None
 
 
-def annotated_seconds(found: Trace | None, steps: Ints, sizes: Parallelism) -> Floats:
+def annotated_seconds(notes: Trace | None, steps: Ints, sizes: Parallelism) -> Floats:
     """[steps, dp, pp], seconds of annotations of one type in these ascending steps."""
     total_s = np.zeros((steps.size, sizes.dp_size, sizes.pp_size))
-    if found is None:
+    if notes is None:
         return total_s
-    at = np.minimum(np.searchsorted(steps, found.step), steps.size - 1)
-    known = (steps[at] == found.step) & _is_placed(found, sizes)
-    np.add.at(total_s, (at[known], found.dp_rank[known], found.stage[known]),
-              found.duration_s[known])  # fmt: skip
+    at = np.minimum(np.searchsorted(steps, notes.step), steps.size - 1)
+    known = (steps[at] == notes.step) & _is_placed(notes, sizes)
+    worker = notes.dp_rank[known], notes.stage[known]
+    np.add.at(total_s, (at[known], *worker), notes.duration_s[known])
     return total_s
 
 
 def _is_placed(notes: Trace, sizes: Parallelism) -> NDArray[np.bool_]:
     return np.asarray((notes.dp_rank < sizes.dp_size) & (notes.stage < sizes.pp_size))
+
+
+def in_lanes(group: Features, notes: Trace) -> tuple[Trace, Ints, Floats]:
+    """The group's annotations of its workers, their lanes, and their begins by the grid's clock."""
+    steps, grid = np.asarray(group.steps), group.replayer.grid
+    is_placed = _is_placed(notes, group.replayer.template.parallelism)
+    notes = notes.select(np.isin(notes.step, steps) & is_placed)
+    lane = notes.dp_rank.astype(np.int64) * steps.size + np.searchsorted(steps, notes.step)
+    begins_s = notes.start_s.copy()
+    if grid.shift_s is not None:
+        begins_s += grid.shift_s[notes.stage, lane]
+    return notes, lane, begins_s
 
 
 def first_delays_s(group: Features, late: LaunchDelays, *, is_surely: bool = False) -> Floats:
@@ -55,7 +75,7 @@ def first_delays_s(group: Features, late: LaunchDelays, *, is_surely: bool = Fal
     """
     is_surely = is_surely and group.replayer.grid.origin_s is None
     template = group.replayer.template
-    found = np.zeros((group.replayer.pp_size, late.delay_s.shape[1]))
+    first_s = np.zeros((group.replayer.pp_size, late.delay_s.shape[1]))
     arrives_s = _arrivals_s(group, with_receives=not is_surely)
     gather_s = _gather_delays_s(group)
     if is_surely:
@@ -72,20 +92,20 @@ def first_delays_s(group: Features, late: LaunchDelays, *, is_surely: bool = Fal
             # The first receive, which the delay counts from, is no begin.
             early_s = np.tile(before_first_s(group.replayer.grid), group.replayer.dp_size)
             own_s = np.maximum(0.0, own_s - early_s)
-        found[stage] = own_s
-    return found
+        first_s[stage] = own_s
+    return first_s
 
 
 def _gather_delays_s(group: Features) -> Floats:
     """[pp, lanes], launch delay of the gather with which a stage begins its step, else 0."""
     replayer, template = group.replayer, group.replayer.template
-    found = np.zeros((replayer.pp_size, replayer.grid.start_s.shape[1]))
+    delay_s = np.zeros((replayer.pp_size, replayer.grid.start_s.shape[1]))
     rows = np.flatnonzero(template.optype == OP_CODES["params-all-gather"])
     # Those that depend on nothing in the step; a worker's are numbered in recorded order.
     rows = rows[np.diff(replayer.graph.pred_ptr)[rows] == 0]
     stages, first = np.unique(template.stage[rows], return_index=True)
-    found[stages] = launch_delays_s(replayer, rows[first])
-    return found
+    delay_s[stages] = launch_delays_s(replayer, rows[first])
+    return delay_s
 
 
 def _arrivals_s(group: Features, *, with_receives: bool) -> dict[int, tuple[Floats, Floats]]:
@@ -94,9 +114,9 @@ def _arrivals_s(group: Features, *, with_receives: bool) -> dict[int, tuple[Floa
     Of jobs with one chunk a stage.
     """
     replayer, template = group.replayer, group.replayer.template
-    found: dict[int, tuple[Floats, Floats]] = {}
+    arrivals_s: dict[int, tuple[Floats, Floats]] = {}
     if template.parallelism.vpp_size > 1:
-        return found
+        return arrivals_s
     sent, received = (
         _first_of_stages(template.stage, template.optype == OP_CODES[name])
         for name in ("forward-send", "forward-recv")
@@ -112,9 +132,10 @@ def _arrivals_s(group: Features, *, with_receives: bool) -> dict[int, tuple[Floa
             # A receive may be posted late only because others were late to the gather.
             gathered_s = start_s[gathers[stage]] + duration_s[gathers[stage]]
             after_s = posted_s - gathered_s
-            own_s = np.where(after_s >= -_TOLERANCE_S, np.maximum(0.0, after_s), own_s)
-        found[stage] = (posted_s + duration_s[row] - late_s, np.minimum(late_s, own_s))
-    return found
+            is_after = after_s >= -LIMITS.clock_tolerance_s
+            own_s = np.where(is_after, np.maximum(0.0, after_s), own_s)
+        arrivals_s[stage] = (posted_s + duration_s[row] - late_s, np.minimum(late_s, own_s))
+    return arrivals_s
 
 
 def _first_of_stages(stage: Ints, chosen: NDArray[np.bool_]) -> dict[int, int]:
@@ -126,7 +147,7 @@ def _first_of_stages(stage: Ints, chosen: NDArray[np.bool_]) -> dict[int, int]:
 
 @dataclass(frozen=True, slots=True)
 class AnnotatedDelays:
-    """Launches that annotations made late, each once.
+    """Launches that annotations made late, every one once.
 
     Shapes: all [launches]. `row` and `lane` are the group's, `at` is the row's position in the
     group's `LaunchDelays`; `seconds` are the annotated part of the delay.
@@ -140,7 +161,7 @@ class AnnotatedDelays:
 
 @evidence
 def annotated_delays(case: Case, name: str) -> tuple[AnnotatedDelays, ...]:
-    """Launches of each group that one type of annotation made late; empty without any."""
+    """Launches of all groups that one type of annotation made late; empty without any."""
     notes = annotations(case, name)
     if notes is None:
         return ()
@@ -154,12 +175,12 @@ def annotated_delays(case: Case, name: str) -> tuple[AnnotatedDelays, ...]:
 def late_by_s(case: Case, name: str) -> Floats:
     """[steps, dp, pp], launch delays that the client puts down to a type of annotation."""
     sizes = case.parallelism
-    found = np.zeros((case.steps.size, sizes.dp_size, sizes.pp_size))
+    total_s = np.zeros((case.steps.size, sizes.dp_size, sizes.pp_size))
     of_groups = zip(case.groups, launch_delays(case), annotated_delays(case, name), strict=False)
     for group, late, noted in of_groups:
         dp_rank, step = np.divmod(noted.lane, len(group.steps))
-        np.add.at(found, (group.positions[step], dp_rank, late.stage[noted.at]), noted.seconds)
-    return found
+        np.add.at(total_s, (group.positions[step], dp_rank, late.stage[noted.at]), noted.seconds)
+    return total_s
 
 
 def _annotated_delays(
@@ -169,19 +190,11 @@ def _annotated_delays(
 
     With `is_between` without annotations that begin inside a computation.
     """
-    replayer, grid = group.replayer, group.replayer.grid
-    steps = np.asarray(group.steps)
-    notes = notes.select(
-        np.isin(notes.step, steps) & _is_placed(notes, replayer.template.parallelism)
-    )
-    lane = notes.dp_rank.astype(np.int64) * steps.size + np.searchsorted(steps, notes.step)
-    begins_s = notes.start_s.copy()
-    if grid.shift_s is not None:
-        begins_s += grid.shift_s[notes.stage, lane]
+    notes, lane, begins_s = in_lanes(group, notes)
     at = np.full(lane.size, -1)
     for stage in np.unique(notes.stage).tolist():
-        mine = np.flatnonzero(notes.stage == stage)
-        at[mine] = _next_computation(group, late, stage, lane[mine], begins_s[mine], is_between)
+        here = np.flatnonzero(notes.stage == stage)
+        at[here] = _next_computation(group, late, stage, lane[here], begins_s[here], is_between)
     known = np.flatnonzero(at >= 0)
     num_lanes = late.delay_s.shape[1]
     keys, of_note = np.unique(at[known] * num_lanes + lane[known], return_inverse=True)
@@ -194,12 +207,7 @@ def _annotated_delays(
 
 
 def _next_computation(
-    group: Features,
-    late: LaunchDelays,
-    stage: int,
-    lane: Ints,
-    begins_s: Floats,
-    is_between: bool,
+    group: Features, late: LaunchDelays, stage: int, lane: Ints, begins_s: Floats, is_between: bool
 ) -> Ints:
     """[notes], position in `late` of the stage's next computation, -1 where there is none."""
     replayer = group.replayer
@@ -209,11 +217,12 @@ def _next_computation(
     start_s = replayer.grid.start_s[late.rows[of_stage][:, None], lane[None, :]]
     order = np.argsort(start_s, axis=0, kind="stable")
     num_before = (start_s <= begins_s).sum(axis=0)
-    found = of_stage[order[np.minimum(num_before, of_stage.size - 1), np.arange(lane.size)]]
-    found = np.where(num_before < of_stage.size, found, -1)
+    following = of_stage[order[np.minimum(num_before, of_stage.size - 1), np.arange(lane.size)]]
+    following = np.where(num_before < of_stage.size, following, -1)
     if is_between:
         before = order[np.maximum(num_before - 1, 0), np.arange(lane.size)]
         own_s = replayer.grid.duration_s[late.rows[of_stage[before]], lane]
         ends_s = start_s[before, np.arange(lane.size)] + own_s
-        found = np.where((num_before > 0) & (begins_s < ends_s - _TOLERANCE_S), -1, found)
-    return np.asarray(found)
+        is_inside = (num_before > 0) & (begins_s < ends_s - LIMITS.clock_tolerance_s)
+        following = np.where(is_inside, -1, following)
+    return np.asarray(following)

@@ -22,8 +22,22 @@ from app.trace.window import Floats, Ints, Trace
 
 Flags = NDArray[np.bool_]
 
-# Sums of squared lengths up to this ratio are alike, as packed rows are never quite full.
-_MAX_ALIKE_RATIO = 1.05
+
+@dataclass(frozen=True, slots=True)
+class LengthLimits:
+    """When lengths are uneven, and directions agree. Both were chosen."""
+
+    # Sums of squared lengths up to this ratio are alike, as packed rows are never quite full.
+    max_alike_ratio: float = 1.05
+    # Share of computations kept, those whose directions agree best: a pause is in one direction
+    # only, and hardly in 1 of 20 computations.
+    min_agreement: float = 0.95
+
+
+LIMITS = LengthLimits()
+# Replicas, and replicas times steps, to sample for medians.
+_MAX_REPLICAS = 16
+_MAX_LANES = 64
 
 
 @evidence
@@ -37,7 +51,7 @@ def uneven_replicas(case: Case) -> Flags | None:
         return None
     least, most = _extremes(trace, trace.seq_len_sq, case.parallelism.dp_size)
     # The shortest micro-batch of all is the usual one; replicas with long ones only are uneven.
-    limit = _MAX_ALIKE_RATIO * least.min()
+    limit = LIMITS.max_alike_ratio * least.min()
     are_alike, are_uneven = (most > 0) & (most <= limit), most > limit
     return are_uneven if are_alike.any() and are_uneven.any() else None
 
@@ -50,13 +64,6 @@ def _extremes(trace: Trace, squares: NDArray[np.int64], dp_size: int) -> tuple[F
     np.minimum.at(least, of_rank, lengths)
     np.maximum.at(most, of_rank, lengths)
     return least, most
-
-
-# Replicas, and replicas times steps, to sample for medians.
-MAX_REPLICAS = 16
-MAX_LANES = 64
-# Share of computations kept, those whose directions agree best: a pause is in one direction only.
-_MIN_AGREEMENT = 0.95
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +93,7 @@ def variation(case: Case) -> Variation | None:
     if not known:
         return None
     forward, backward = (
-        np.concatenate([_cells(each[k]) for each in known], axis=-1) for k in (0, 1)
+        np.concatenate([_cells(part[side]) for part in known], axis=-1) for side in (0, 1)
     )
     agrees = _agree(forward, backward)
     of_worker = _correlation(forward, backward, agrees)
@@ -109,10 +116,10 @@ def _relative(case: Case, group: Features) -> tuple[Floats, Floats] | None:
     if forward is None or backward is None or not usual.size:
         return None
     replicas, is_chosen = _replicas(case)
-    usual = usual[:: max(1, usual.size * int(is_chosen.sum()) // MAX_LANES)]
+    usual = usual[:: max(1, usual.size * int(is_chosen.sum()) // _MAX_LANES)]
     one, other = (
-        relative_durations(each.duration_s[replicas][..., usual])[is_chosen]
-        for each in (forward, backward)
+        relative_durations(side.duration_s[replicas][..., usual])[is_chosen]
+        for side in (forward, backward)
     )
     return (one, other) if one.size and one.shape == other.shape else None
 
@@ -130,7 +137,7 @@ def _replicas(case: Case) -> tuple[Ints, Flags]:
 
 
 def _thinned(replicas: Ints) -> Ints:
-    return replicas[:: -(-replicas.size // MAX_REPLICAS)]
+    return replicas[:: -(-replicas.size // _MAX_REPLICAS)]
 
 
 def relative_durations(duration_s: Floats) -> Floats:
@@ -143,10 +150,10 @@ def relative_durations(duration_s: Floats) -> Floats:
         return duration_s
     by_item = duration_s.transpose(1, 2, 0, 3).reshape(num_stages, num_items, num_dp * num_steps)
     usual_s = quantiles(by_item, 0.5)[None, :, :, None]
-    found = np.divide(duration_s, usual_s, out=np.ones(duration_s.shape), where=usual_s > 0)
-    by_step = found.transpose(1, 3, 0, 2).reshape(num_stages, num_steps, num_dp * num_items)
+    relative = np.divide(duration_s, usual_s, out=np.ones(duration_s.shape), where=usual_s > 0)
+    by_step = relative.transpose(1, 3, 0, 2).reshape(num_stages, num_steps, num_dp * num_items)
     usual = quantiles(by_step, 0.5)[None, :, None, :]
-    return np.divide(found, usual, out=found, where=usual > 0)
+    return np.divide(relative, usual, out=relative, where=usual > 0)
 
 
 def _cells(relative: Floats) -> Floats:
@@ -158,7 +165,7 @@ def _cells(relative: Floats) -> Floats:
 
 def _agree(forward: Floats, backward: Floats) -> Flags:
     apart = np.abs(forward - backward)
-    last = int(_MIN_AGREEMENT * (apart.size - 1))
+    last = int(LIMITS.min_agreement * (apart.size - 1))
     return np.asarray(apart <= np.partition(apart.ravel(), last)[last])
 
 
@@ -166,8 +173,8 @@ def _correlation(one: Floats, other: Floats, chosen: Flags) -> float | None:
     """Pearson's r over the chosen cells of the last axis, median over the other axes."""
     num = np.maximum(chosen.sum(axis=-1, keepdims=True), 1)
     away, other_away = (
-        np.where(chosen, each - np.where(chosen, each, 0.0).sum(axis=-1, keepdims=True) / num, 0.0)
-        for each in (one, other)
+        np.where(chosen, side - np.where(chosen, side, 0.0).sum(axis=-1, keepdims=True) / num, 0.0)
+        for side in (one, other)
     )
     return _median_r((away**2).sum(-1), (other_away**2).sum(-1), (away * other_away).sum(-1))
 
@@ -205,8 +212,8 @@ def column_r(case: Case, name: str) -> float | None:
         for values in (column[rows].astype(np.float64), trace.duration_s[rows])
     )
     squares, other_squares, products = (
-        np.asarray(np.bincount(stage, each, pp_size)[num > 2], np.float64)
-        for each in (away**2, away_s**2, away * away_s)
+        np.asarray(np.bincount(stage, values, pp_size)[num > 2], np.float64)
+        for values in (away**2, away_s**2, away * away_s)
     )
     return _median_r(squares, other_squares, products)
 
@@ -235,8 +242,8 @@ def common_factor(case: Case, group: Features) -> Floats:
     The mean over stages and directions without the longest and the shortest, so a pause does not
     count; slow workers are corrected first.
     """
-    sides = [_of_chunks(each) for each in (group.forward, group.backward) if each]
-    both = np.stack(sides, axis=1)
+    sides = [side for side in (group.forward, group.backward) if side is not None]
+    both = np.stack([side.over_usual(_medians_of_stages) for side in sides], axis=1)
     if (peers := slowness(case)) is not None:
         both /= peers.slow_by[group.positions].transpose(1, 2, 0)[:, None, :, None, :]
     flat = both.reshape(both.shape[0], -1, *both.shape[3:])
@@ -249,19 +256,13 @@ def common_factor(case: Case, group: Features) -> Floats:
     return np.asarray(np.divide(common, mean, out=np.ones(common.shape), where=mean > 0))
 
 
-def _of_chunks(side: Computations) -> Floats:
-    """[dp, pp, items, steps], durations over the median of their stage and chunk.
+def _medians_of_stages(duration_s: Floats) -> Floats:
+    """[1, pp, 1, 1] of durations [dp, pp, items, steps].
 
     A median by item would hold the lengths themselves where there are few replicas and steps.
     """
-    duration_s, chunk = side.duration_s, side.chunk[side.shared]
-    found = np.ones(duration_s.shape)
-    for each in np.unique(chunk):
-        of_chunk = duration_s[:, :, chunk == each]
-        by_stage_s = of_chunk.transpose(1, 0, 2, 3).reshape(of_chunk.shape[1], -1)
-        usual_s = medians_of_known(by_stage_s)[None, :, None, None]
-        found[:, :, chunk == each] = of_chunk / np.where(usual_s > 0, usual_s, 1.0)
-    return found
+    by_stage_s = duration_s.transpose(1, 0, 2, 3).reshape(duration_s.shape[1], -1)
+    return medians_of_known(by_stage_s)[None, :, None, None]
 
 
 def rows_and_items(side: Computations) -> tuple[Ints, Ints]:
@@ -276,7 +277,7 @@ PAIR_STAGE = 0  # the first stage has no loss layer and no input to wait for
 
 @dataclass(frozen=True, slots=True)
 class LengthPairs:
-    """One pair for each micro-batch of a window on one stage; `y` is seconds.
+    """Pairs of a window, one a micro-batch, on one stage; `y` is seconds.
 
     `x` is the sum of squared sequence lengths. Where no client sends them, `is_lengths` is False,
     `x` the forward and `y` the backward time.
@@ -312,7 +313,7 @@ def _of_directions(replay: WindowReplay, steps: tuple[int, ...]) -> LengthPairs 
         if forward is None or backward is None:
             continue
         chosen = np.isin(group.steps, steps)
-        one, other = (each.duration_s[:, PAIR_STAGE][..., chosen] for each in (forward, backward))
+        one, other = (side.duration_s[:, PAIR_STAGE][..., chosen] for side in (forward, backward))
         if one.shape == other.shape:
             x.append(one.ravel())
             y.append(other.ravel())

@@ -31,7 +31,7 @@ from app.diagnosis.evidence.outliers import launch_delays, launch_delays_s
 from app.diagnosis.evidence.usual_steps import is_usual
 from app.diagnosis.features import Features
 from app.diagnosis.finding import Worker
-from app.diagnosis.statistics.robust import CHANCE_MARGIN, MIN_CHANCE, log_binomial_tail
+from app.diagnosis.statistics.robust import hit_chance, log_binomial_tail, lower_quantile
 from app.engine.graph import ALL_DP_RANKS, NO_PEERS
 from app.trace.ops import OpKind
 from app.trace.window import Ints
@@ -66,10 +66,10 @@ def held_up(case: Case, chosen: NDArray[np.bool_]) -> Interruptions:
     return joined([longer, later.where(is_usual(case)[later.step] & ~(later.is_first & loads))])
 
 
-def launched_late(case: Case, found: Stalls) -> NDArray[np.bool_]:
+def launched_late(case: Case, stalls: Stalls) -> NDArray[np.bool_]:
     """[dp, pp], late hosts that launch most of their computations late: no irregular stops."""
     hosts = is_one_of(case, (host.worker for host in late_hosts(case)))
-    is_regular = found.late.counts(case) >= LIMITS.max_share_of_computations * found.trials
+    is_regular = stalls.late.counts(case) >= LIMITS.max_share_of_computations * stalls.trials
     return hosts & is_regular
 
 
@@ -158,14 +158,13 @@ def others_late(case: Case) -> NDArray[np.bool_]:
         num_steps = int(is_usual(case)[group.positions].sum())
         trials += np.bincount(stages, minlength=trials.size) * num_steps
     tried = np.maximum(np.broadcast_to(trials, hits.shape), 1)
-    shares = np.sort(hits / tried, axis=None)
-    chance = min(0.5, max(CHANCE_MARGIN * float(shares[(shares.size - 1) // 2]), MIN_CHANCE))
+    chance = hit_chance(lower_quantile(hits / tried, 0.5))
     log_chance = log_binomial_tail(hits, tried, chance)
-    return np.asarray(log_chance + np.log(shares.size) < np.log(LIMITS.max_chance))
+    return np.asarray(log_chance + np.log(hits.size) < np.log(LIMITS.max_chance))
 
 
 def held_up_by(case: Case, launches: Interruptions) -> Interruptions:
-    """What late launches hold up, each operation once.
+    """What late launches hold up, no operation twice.
 
     An operation that meets others delays all of them, by as much as it comes after the last other.
     """
@@ -174,9 +173,9 @@ def held_up_by(case: Case, launches: Interruptions) -> Interruptions:
         replayer, graph, grid = group.replayer, group.replayer.graph, group.replayer.grid
         unit_of = np.empty(graph.num_rows, np.int64)
         unit_of[graph.unit_ops] = np.repeat(np.arange(graph.meets.size), np.diff(graph.unit_ptr))
-        mine = launches.where(launches.group == number)
+        late = launches.where(launches.group == number)
         late_s = np.zeros(grid.start_s.shape)
-        columns = (mine.row, mine.lane, mine.dp_rank, mine.excess_s)
+        columns = (late.row, late.lane, late.dp_rank, late.excess_s)
         for row, lane, dp_rank, seconds in zip(
             *(column.tolist() for column in columns), strict=True
         ):

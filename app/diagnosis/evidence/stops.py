@@ -1,8 +1,9 @@
 """Single long stops: steps far longer than usual because workers do nothing for a while.
 
-A worker stops before an operation (a launch delay) or in a computation. Whoever waits for others
-waits in a receive or in a collective, and does not stop. `long_stops` finds the steps with a stop,
-who stopped and where in the step; `gaps_between` is time between steps, which no step contains.
+A worker stops before an operation (a launch delay) or in a computation. A worker that waits for
+others does so in a receive or in a collective, and does not stop. `long_stops` has the steps with a
+stop, its workers and its place in the step; `gaps_between` is time between steps, which no step
+contains.
 
 `late_begins` are steps that the workers begin late: all of them stood still where the step before
 ended. A worker begins late by the longest launch delay of its operations up to the first
@@ -142,10 +143,10 @@ class StepGaps:
 
 
 def _between(case: Case, least_s: float) -> Iterator[Stop]:
-    gaps, nobody = gaps_between(case), no_rows(case)
+    gaps, rows = gaps_between(case), no_rows(case)
     longer_s = gaps.before_s - gaps.usual_s
     for at in np.flatnonzero(gaps.is_large & (longer_s >= least_s)).tolist():
-        yield Stop(at, float(longer_s[at]), "between", "", False, nobody, is_all=True)
+        yield Stop(at, float(longer_s[at]), "between", "", False, rows, is_all=True)
 
 
 def gaps_s(case: Case, begin_s_of: Callable[[Grid], Floats]) -> Floats:
@@ -300,7 +301,7 @@ def blamed_rows(case: Case, stops: Sequence[Stop]) -> Interruptions:
 def _stretched(case: Case, number: int, stop: Stop) -> Interruptions:
     """Operations that a stop of all workers made longer.
 
-    Those who were sending or met others when all stopped have no stop of their own.
+    Workers that were sending or met others when all stopped have no stop of their own.
     """
     group = case.groups[number]
     replayer = group.replayer
@@ -320,7 +321,8 @@ def _stretched(case: Case, number: int, stop: Stop) -> Interruptions:
 def _delayed_row(template: Template, row: int) -> int:
     """The computation whose delay has the same effect as a late launch of this operation.
 
-    A delay lengthens its operation, and what lengthens one member of a collective holds up nobody.
+    A delay lengthens its operation, and one member of a collective that takes longer holds up no
+    other.
     After the last micro-batch the next computation is delayed (the optimizer step), else the one
     before; -1 where the stage computes nothing.
     """

@@ -4,6 +4,11 @@ A link joins the workers of two stages of one replica, in both directions. A tra
 with those of its type over all links of a kind (between hosts, or within one), a stage's collective
 with the same one on the other stages. `Links` and `DpGroups` have the rows of one group of steps
 with their expected times; `network.py` joins what is slow of all groups.
+
+The global ranks of a job fill its hosts (or its racks) one after the other, all of one size. So the
+links between hosts of unknown names follow from the size: those whose two ranks differ in
+rank // size. Where the slow links are not those of any size, placement does not explain them
+(`is_no_placement`).
 """
 
 from collections.abc import Sequence
@@ -12,12 +17,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from app.diagnosis.evidence.link_topology import is_no_placement
 from app.diagnosis.evidence.network_probe import collectives_of, slowdown_of_common_end
 from app.diagnosis.evidence.outliers import MAX_MEDIAN_VALUES, sampled_values
 from app.diagnosis.features import Features
 from app.diagnosis.finding import Hosts
-from app.diagnosis.statistics.robust import quantile_of, quantiles
+from app.diagnosis.statistics.robust import lower_quantile, quantile_of, quantiles
 from app.engine.kernels import in_parallel, kernel
 from app.engine.medians import medians_of_known
 from app.trace.ops import Axis, OpKind
@@ -25,26 +29,39 @@ from app.trace.window import Floats, Ints
 
 StagePair = tuple[int, int]  # two stages, the lower one first
 
-# A transfer is slow if it takes so many times the expected time.
-SLOW_RATIO = 1.25
-# Beyond healthy noise, which reaches 3 times the median.
-FAR_RATIO = 3.5
-# Links between hosts are of one kind: where the faster ones are a group of their own, apart from
-# the rest by this ratio, most links are slow and the faster ones show the expected time.
-MIN_GAP_RATIO = 1.5
-# Links within a host may cross its sockets or not.
-MIN_GAP_WITHIN = 2.5
-# Rows by which the typical transfer of a step is judged.
-MAX_SAMPLED = 32
 # Kinds of links and of dp groups: between hosts, within one, unknown.
 BETWEEN_HOSTS, WITHIN_HOST, UNKNOWN_PLACE, NUM_PLACES = 0, 1, 2, 3
-# What has nothing of its kind to be compared with is as slow as a link if their ratios are so near.
-MAX_AS_SLOW = 1.5
-# What has nothing to be compared with is compared with its own faster steps, and shifts if its
-# slower ones are far slower.
-FAST_STEP_QUANTILE, SLOW_STEP_QUANTILE = 0.25, 0.85
-# So few links are compared with their own faster transfers.
-MAX_FEW_LINKS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class TransferLimits:
+    """From when on transfers and links are slow. All were chosen on made jobs."""
+
+    # A transfer is slow from so many times the expected time, and far slower from so many: healthy
+    # noise reaches 3 times the median.
+    slow_ratio: float = 1.25
+    far_ratio: float = 3.5
+    # Links between hosts are of one kind: where the faster ones are a group of their own, apart
+    # from the rest by this ratio, most links are slow and the faster ones show the expected time.
+    min_gap_between: float = 1.5
+    # The same for links within a host, which may cross its sockets or not.
+    min_gap_within: float = 2.5
+    # What has nothing of its kind to be compared with is as slow as a link if their ratios differ
+    # by less than this factor.
+    max_as_slow: float = 1.5
+    # What has nothing to be compared with is compared with this quantile of its own steps, and
+    # shifts if the second one is far slower.
+    fast_steps: float = 0.25
+    slow_steps: float = 0.85
+    # So few links of a kind are compared with their own faster transfers.
+    max_few_links: int = 3
+
+
+LIMITS = TransferLimits()
+# Rows by which the typical transfer of a step is judged.
+_MAX_SAMPLED = 32
+# GPUs of a host, of a board within one, of a rack with one fast network.
+_HOST_SIZES = (1, 2, 4, 8, 16, 32, 64, 72)
 
 
 def link_places(host: Ints, pairs: Ints) -> Ints:
@@ -70,9 +87,9 @@ class LinkCounts:
     noise, and `excess`, the sum of ratio - 1 of the slow ones. `ends_slow` [links, dp, 2] counts
     slow ends at the lower and the higher stage. The rest is [links, dp]: `place`, the kind of the
     link, as only links of a kind are compared; `is_fast`: False where the faster links are a
-    minority (`MIN_GAP_RATIO`) and this one is not among them; `has_shift`: in part of the steps the
-    typical transfer of its kind takes far longer, so the expected time is that of the faster steps;
-    `is_apart`: slow links of unknown hosts that placement may explain.
+    minority (`min_gap_between`) and this one is not among them; `has_shift`: in part of the steps
+    the typical transfer of its kind takes far longer, so the expected time is that of the faster
+    steps; `is_apart`: slow links of unknown hosts that placement may explain.
     """
 
     num: Ints
@@ -143,48 +160,50 @@ def find_links(
     low, high = _ends(group)
     if not low.size:
         return None
-    mine, link = _distinct(template.stage[low], template.stage[high])
-    here = np.array([pairs.index((one, other)) for one, other in mine.tolist()])
+    own_pairs, link = _distinct(template.stage[low], template.stage[high])
+    here = np.array([pairs.index((one, other)) for one, other in own_pairs.tolist()])
     # Under interleaving the highest stage sends forward to the lowest: as much as others do.
     is_upwards = template.op_types.flags(
         lambda spec: bool(spec.pairs_with) or spec.name.endswith("-send")
     )[template.optype[low]]
     kinds, kind = _distinct(link, template.optype[np.where(is_upwards, low, high)])
     of_link, optype = kinds.T
-    place = link_places(host, mine)
+    place = link_places(host, own_pairs)
     has_shift = _has_shift(group, low, high, place[link])[place]
     # Most of so few links, or most of the steps, may be slow.
-    is_few = (np.bincount(place.ravel(), minlength=NUM_PLACES) <= MAX_FEW_LINKS)[place]
-    share = np.where(is_few | has_shift, FAST_STEP_QUANTILE, 0.5)[of_link]
+    is_few = (np.bincount(place.ravel(), minlength=NUM_PLACES) <= LIMITS.max_few_links)[place]
+    share = np.where(is_few | has_shift, LIMITS.fast_steps, 0.5)[of_link]
     median_s = _medians(group, low, high, kind, share)
     typical = _typical_transfers(median_s, of_link, optype)
-    if (alone := _slow_alone(typical, mine, place)) is not None:
+    if (alone := _slow_alone(typical, own_pairs, place)) is not None:
         place[alone] = WITHIN_HOST
     is_unknown = bool((place == UNKNOWN_PLACE).all())
-    is_alike = is_unknown and is_no_placement(typical / typical.min(), mine, replayer.grid.rank)
+    ratio = typical / typical.min()
+    is_alike = is_unknown and is_no_placement(ratio, own_pairs, replayer.grid.rank)
     compared_place = np.full_like(place, BETWEEN_HOSTS) if is_alike else place
     kind_s, is_fast_kind = _usual(median_s, optype, compared_place[of_link])
     # On one host, or on unknown ones, all links are of one kind.
     is_one_kind = is_unknown or len(set(hosts.values())) == 1
     compared = np.where((place == BETWEEN_HOSTS) | is_one_kind, typical, np.nan)
-    slowdown = slowdown_of_common_end(replayer, hosts, mine, compared)
+    slowdown = slowdown_of_common_end(replayer, hosts, own_pairs, compared)
     if slowdown is not None:
         is_slow_kind = np.isfinite(compared)[of_link]
         kind_s, is_fast_kind = kind_s / np.where(is_slow_kind, slowdown, 1.0), ~is_slow_kind
     counts.place[here] = place
     np.logical_and.at(counts.is_fast, here[of_link], is_fast_kind)
     counts.has_shift[here] |= has_shift
-    is_apart = typical >= MIN_GAP_WITHIN * typical.min()
+    is_apart = typical >= LIMITS.min_gap_within * typical.min()
     counts.is_apart[here] |= is_apart & (is_unknown and not is_alike)
     upwards, positions = is_upwards.astype(np.int64), group.positions
     each_way = np.bincount(2 * link + upwards, minlength=2 * here.size).reshape(-1, 1, 1, 2)
     counts.num[here[:, None], :, positions] = each_way
     own_s, usual_s, link = replayer.durations.recorded_s, kind_s[kind], here[link]
+    slow, far = LIMITS.slow_ratio, LIMITS.far_ratio
     in_parallel(
         2 * low.size * own_s.shape[1],
         replayer.dp_size,
         lambda first, end: _count(
-            own_s, low, high, link, upwards, usual_s, SLOW_RATIO, FAR_RATIO, positions, first, end,
+            own_s, low, high, link, upwards, usual_s, slow, far, positions, first, end,
             counts.num_slow, counts.num_far, counts.excess, counts.ends_slow,
         ),
     )  # fmt: skip
@@ -206,7 +225,7 @@ def _ends(group: Features) -> tuple[Ints, Ints]:
 
 
 def _distinct(one: Ints, other: Ints) -> tuple[Ints, Ints]:
-    """Distinct pairs of numbers >= 0, [pairs, 2] ascending, and each input's position in them."""
+    """Distinct pairs of numbers >= 0, [pairs, 2] ascending, and every input's position in them."""
     width = int(other.max()) + 1
     keys, at = np.unique(one.astype(np.int64) * width + other, return_inverse=True)
     return np.stack(np.divmod(keys, width), axis=1), at
@@ -214,13 +233,13 @@ def _distinct(one: Ints, other: Ints) -> tuple[Ints, Ints]:
 
 def _medians(group: Features, low: Ints, high: Ints, kind: Ints, share: Floats) -> Floats:
     """[kinds, dp], quantiles `share` [kinds, dp] of what transfers of each kind took; sampled."""
-    own_s, found = group.replayer.durations.recorded_s, np.empty(share.shape)
+    own_s, quantile_s = group.replayer.durations.recorded_s, np.empty(share.shape)
     for number, of_kind in enumerate(share):
         rows, lanes = sampled_values(group, np.flatnonzero(kind == number), MAX_MEDIAN_VALUES)
         took_s = np.sort(np.maximum(own_s[low[rows], lanes], own_s[high[rows], lanes]), axis=0)
         at = (of_kind * (len(took_s) - 1)).astype(np.int64)
-        found[number] = took_s[at, np.arange(at.size)]
-    return found
+        quantile_s[number] = took_s[at, np.arange(at.size)]
+    return quantile_s
 
 
 def _typical_transfers(median_s: Floats, link: Ints, optype: Ints) -> Floats:
@@ -244,15 +263,16 @@ def _slow_alone(typical: Floats, pairs: Ints, place: Ints) -> tuple[int, int] | 
         return None
     link, dp_rank = between[0].tolist()
     shares_end = np.isin(pairs, pairs[link]).any(axis=1)
-    ratio = typical / np.quantile(typical[within], FAST_STEP_QUANTILE, method="lower")
+    ratio = typical / lower_quantile(typical[within], LIMITS.fast_steps)
     beside = ratio[shares_end & within[:, dp_rank], dp_rank]
-    is_as_slow = _are_near(beside[beside >= FAR_RATIO], ratio[link, dp_rank])
-    return (link, dp_rank) if is_as_slow.any() else None
+    far = beside[beside >= LIMITS.far_ratio]
+    return (link, dp_rank) if _are_near(far, ratio[link, dp_rank]).any() else None
 
 
 def _are_near(ratios: Floats, ratio: float) -> NDArray[np.bool_]:
     """Whether each of these ratios and another one are so near that one card explains both."""
-    return np.asarray((ratios < MAX_AS_SLOW * ratio) & (ratio < MAX_AS_SLOW * ratios))
+    most = LIMITS.max_as_slow
+    return np.asarray((ratios < most * ratio) & (ratio < most * ratios))
 
 
 def _apart(median_s: Floats, optype: Ints, place: Ints) -> float:
@@ -267,18 +287,17 @@ def _has_shift(group: Features, low: Ints, high: Ints, place: Ints) -> NDArray[n
 
     `place` [transfers, dp] is the kind of each transfer's link.
     """
-    own_s, found = group.replayer.durations.recorded_s, np.zeros(NUM_PLACES, np.bool_)
+    own_s, shifts = group.replayer.durations.recorded_s, np.zeros(NUM_PLACES, np.bool_)
     for number in np.unique(place).tolist():
         rows = np.flatnonzero((place == number).any(axis=1))
-        rows = rows[:: 1 + rows.size // MAX_SAMPLED]
+        rows = rows[:: 1 + rows.size // _MAX_SAMPLED]
         took_s = np.maximum(own_s[low[rows]], own_s[high[rows]])
         of_kind_s = took_s.reshape(rows.size, -1, len(group.steps))[place[rows] == number]
         typical_s = medians_of_known(of_kind_s.T)
-        fast_s, slow_s = (
-            quantile_of(typical_s, share) for share in (FAST_STEP_QUANTILE, SLOW_STEP_QUANTILE)
-        )
-        found[number] = slow_s > MIN_GAP_RATIO * fast_s > 0
-    return found
+        fast_s = quantile_of(typical_s, LIMITS.fast_steps)
+        slow_s = quantile_of(typical_s, LIMITS.slow_steps)
+        shifts[number] = slow_s > LIMITS.min_gap_between * fast_s > 0
+    return shifts
 
 
 def _usual(median_s: Floats, optype: Ints, place: Ints) -> tuple[Floats, NDArray[np.bool_]]:
@@ -289,11 +308,12 @@ def _usual(median_s: Floats, optype: Ints, place: Ints) -> tuple[Floats, NDArray
     """
     key = optype[:, None] * NUM_PLACES + place
     usual_s, is_fast = lower_medians(median_s, key), np.ones(place.shape, np.bool_)
+    between, within = LIMITS.min_gap_between, LIMITS.min_gap_within
     for number in np.unique(key[place != UNKNOWN_PLACE]).tolist():
         alike = key == number
         in_order_s = np.sort(median_s[alike])
         middle = (in_order_s.size - 1) // 2
-        gap = MIN_GAP_RATIO if number % NUM_PLACES == BETWEEN_HOSTS else MIN_GAP_WITHIN
+        gap = between if number % NUM_PLACES == BETWEEN_HOSTS else within
         apart = np.flatnonzero(in_order_s[1 : middle + 1] > gap * in_order_s[:middle])
         if apart.size:
             last_fast = int(apart[-1])
@@ -308,9 +328,9 @@ def lower_medians(values: Floats, key: Ints) -> Floats:
     order = np.lexsort((flat, key))
     first = np.flatnonzero(np.diff(key[order], prepend=-1))
     count = np.diff(first, append=key.size)
-    found = np.empty(flat.size)
-    found[order] = np.repeat(flat[order[first + (count - 1) // 2]], count)
-    return found.reshape(values.shape)
+    medians = np.empty(flat.size)
+    medians[order] = np.repeat(flat[order[first + (count - 1) // 2]], count)
+    return medians.reshape(values.shape)
 
 
 @kernel
@@ -320,21 +340,21 @@ def _count(  # type: ignore[no-untyped-def]
 ):  # fmt: skip
     # Row by row, as they lie in memory.
     num_steps = positions.size
-    for at in range(low.size):
-        of = link[at]
+    for i in range(low.size):
+        row = link[i]
         for dp_rank in range(first, end):
-            least_s = usual_s[at, dp_rank]
+            least_s = usual_s[i, dp_rank]
             for step in range(num_steps):
                 lane = dp_rank * num_steps + step
-                low_s, high_s = own_s[low[at], lane], own_s[high[at], lane]
+                low_s, high_s = own_s[low[i], lane], own_s[high[i], lane]
                 took_s = max(low_s, high_s)
                 if took_s > slow * least_s:
-                    to = positions[step]
-                    num_slow[of, dp_rank, to, upwards[at]] += 1
-                    num_far[of, dp_rank, to] += took_s > far * least_s
-                    excess[of, dp_rank, to] += took_s / least_s - 1 if least_s > 0 else 0.0
-                    ends_slow[of, dp_rank, 0] += low_s > slow * least_s
-                    ends_slow[of, dp_rank, 1] += high_s > slow * least_s
+                    at = positions[step]
+                    num_slow[row, dp_rank, at, upwards[i]] += 1
+                    num_far[row, dp_rank, at] += took_s > far * least_s
+                    excess[row, dp_rank, at] += took_s / least_s - 1 if least_s > 0 else 0.0
+                    ends_slow[row, dp_rank, 0] += low_s > slow * least_s
+                    ends_slow[row, dp_rank, 1] += high_s > slow * least_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -388,7 +408,7 @@ def find_dp_groups(
     # Of many collectives some are long in every step, so a fast step has some as well.
     is_own = (np.bincount(place, minlength=NUM_PLACES) == 1)[place]
     is_own[stage[np.isfinite(most_s)]] = False
-    faster_s = quantiles(total_s, FAST_STEP_QUANTILE)[:, None]
+    faster_s = quantiles(total_s, LIMITS.fast_steps)[:, None]
     least_s = np.where(is_own[:, None], np.maximum(least_s, faster_s), least_s)
     pace = np.divide(total_s, least_s, out=np.ones(shape), where=least_s > 0)
     return DpGroups(rows, stage, took_s, usual_s, pace)
@@ -412,7 +432,7 @@ def _is_all_slow(total_s: Floats, place: Ints, pairs: Sequence[StagePair], slow:
     for stage in between:
         ratio = total_s[stage] / np.median(within_s)
         is_near = _are_near(slow[[stage in pair for pair in pairs]], ratio)
-        if ratio < MIN_GAP_WITHIN or not is_near.any():
+        if ratio < LIMITS.min_gap_within or not is_near.any():
             return False
     return True
 
@@ -438,3 +458,58 @@ def _usual_collectives(took_s: Floats, key: Ints) -> Floats:
     _, number, num_alike = np.unique(key, return_inverse=True, return_counts=True)
     typical_s, low_s = in_order[:, last // 2], in_order[:, last // 4]
     return lower_medians(np.where(num_alike[number] > 1, typical_s, low_s), number)
+
+
+def is_no_placement(ratio: Floats, pairs: Ints, rank: Ints) -> bool:
+    """Whether some links are far slower than the others, and no size of hosts explains which.
+
+    Args:
+        ratio: [links, dp], typical transfer of each link over that of the fastest one.
+        pairs: [links, 2], the stages of each link.
+        rank: [dp, pp], global ranks, -1 where unknown.
+    """
+    is_slow: NDArray[np.bool_] = ratio >= LIMITS.min_gap_within
+    if is_slow.all() or not is_slow.any() or (rank < 0).any():
+        return False
+    least = max(LIMITS.far_ratio, LIMITS.min_gap_within * float(ratio[~is_slow].max()))
+    return bool(ratio[is_slow].min() >= least) and not is_placement(is_slow, pairs, rank)
+
+
+def is_placement(is_slow: NDArray[np.bool_], pairs: Ints, rank: Ints) -> bool:
+    """Whether the slow links [links, dp] are just those between hosts of some size."""
+    ends = rank[:, pairs]  # [dp, links, 2]
+    return any(
+        bool((is_slow == (ends[..., 0] // size != ends[..., 1] // size).T).all())
+        for size in _sizes(rank)
+    )
+
+
+def _sizes(rank: Ints) -> list[int]:
+    """Usual sizes of hosts, and any that the job fills evenly."""
+    known = np.unique(rank)
+    world_size = int(known[-1]) + (int(np.diff(known).min()) if known.size > 1 else 1)
+    even = {size for size in range(1, world_size + 1) if world_size % size == 0}
+    return sorted(even.union(_HOST_SIZES))
+
+
+def slow_block(is_slow: NDArray[np.bool_], pairs: Ints, rank: Ints) -> list[tuple[int, int]] | None:
+    """Workers of the one host of unknown name whose links to all others are the slow ones.
+
+    Hosts hold successive ranks; the smallest size that fits counts.
+
+    Args:
+        is_slow: [links, dp], slow links.
+        pairs: [links, 2], the stages of each link.
+        rank: [dp, pp], global ranks.
+
+    Returns:
+        (dp rank, stage) of two or more workers; None where no host explains the slow links.
+    """
+    ends = rank[:, pairs]
+    for size in _sizes(rank):
+        for host in np.unique(rank // size).tolist():
+            inside = ends // size == host
+            if (is_slow == (inside[..., 0] != inside[..., 1]).T).all():
+                workers = [(dp, stage) for dp, stage in np.argwhere(rank // size == host).tolist()]
+                return workers if len(workers) > 1 else None
+    return None

@@ -6,6 +6,8 @@ and is slow itself only if no other worker of the job is slow in that step: long
 all stages of their dp rank, so one stage alone tells nothing.
 """
 
+from dataclasses import dataclass
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -14,14 +16,23 @@ from app.engine.medians import median_of
 from app.engine.metrics import MAD_TO_DEVIATION
 from app.trace.window import Floats, Ints
 
-MAX_PEERS = 3
-# Slow by this excess in both directions and the shortest computation, and by so many robust
-# deviations of all workers.
-MIN_EXCESS = 0.1
-MIN_DEVIATIONS = 6.0
-# In at least this share of the steps, of which no worker has more than that share.
-MIN_SHARE_OF_STEPS = 0.5
-MAX_SHARE_OF_ONE = 0.7
+
+@dataclass(frozen=True, slots=True)
+class TurnLimits:
+    """From when on workers of few dp ranks are slow in turn. All were chosen on made jobs."""
+
+    # Of more peers, a slow one hardly moves the median.
+    max_peers: int = 3
+    # Excess (a share) of a slow worker in both directions and the shortest computation, and robust
+    # deviations of all workers. The same for workers with many peers (slow_steps.py).
+    min_excess: float = 0.1
+    min_deviations: float = 6.0
+    # Share of the steps in which some worker is slow, and the largest share of these that one has.
+    min_share_of_steps: float = 0.5
+    max_share_of_one: float = 0.7
+
+
+LIMITS = TurnLimits()
 
 
 def slow_in_turn_of_few(forward: Pace, backward: Pace, usual: Ints) -> NDArray[np.bool_] | None:
@@ -33,20 +44,21 @@ def slow_in_turn_of_few(forward: Pace, backward: Pace, usual: Ints) -> NDArray[n
         usual: positions of the usual steps; none is slow in the others.
     """
     num_steps, dp_size, pp_size = forward.mean_s.shape
-    if not 1 < dp_size <= MAX_PEERS or pp_size < 2:
+    if not 1 < dp_size <= LIMITS.max_peers or pp_size < 2:
         return None
     sides = (forward.mean_s, backward.mean_s, forward.least_s + backward.least_s)
     excess = np.stack([_excess(side[usual]) for side in sides])
     noise = MAD_TO_DEVIATION * median_of(excess.max(axis=0))
-    is_slow = excess.min(axis=0) >= max(MIN_EXCESS, MIN_DEVIATIONS * noise)
+    is_slow = excess.min(axis=0) >= max(LIMITS.min_excess, LIMITS.min_deviations * noise)
     of_step, of_worker = is_slow.sum(axis=(1, 2)), is_slow.sum(axis=0)
-    if of_step.max(initial=0) > 1 or of_step.sum() < max(1.0, MIN_SHARE_OF_STEPS * usual.size):
+    num_slow, least = of_step.sum(), max(1.0, LIMITS.min_share_of_steps * usual.size)
+    if of_step.max(initial=0) > 1 or num_slow < least:
         return None
-    if of_worker.max() > MAX_SHARE_OF_ONE * of_step.sum():
+    if of_worker.max() > LIMITS.max_share_of_one * num_slow:
         return None
-    found = np.zeros((num_steps, dp_size, pp_size), np.bool_)
-    found[usual] = is_slow
-    return found
+    takes_turn = np.zeros((num_steps, dp_size, pp_size), np.bool_)
+    takes_turn[usual] = is_slow
+    return takes_turn
 
 
 def _excess(took_s: Floats) -> Floats:

@@ -1,5 +1,7 @@
 """Which steps are usual? The first ones, evaluations and checkpoints are not."""
 
+from dataclasses import dataclass
+
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
@@ -11,22 +13,30 @@ from app.engine.medians import medians_of_known
 from app.engine.metrics import MAD_TO_DEVIATION
 from app.trace.window import Floats, Ints
 
-# Of the usual step; papers call that a straggler.
-_MIN_DIFFERENCE = 0.10
-# Standard deviations, for jobs whose steps vary by nature.
-_MANY_DEVIATIONS = 6.0
-# Warm-up takes fewer steps than this.
-_WARM_UP = 4
-# Fewer steps do not show what is usual, and if more than this share differ, none is odd.
-_MIN_STEPS = 4
-_MAX_SHARE = 1 / 3
+
+@dataclass(frozen=True, slots=True)
+class OddStepLimits:
+    """From when on a step is odd. Chosen, unless a comment says otherwise."""
+
+    # Difference from the usual step, as a share of it; papers call that a straggler.
+    min_difference: float = 0.10
+    # Standard deviations that it differs by, for jobs whose steps vary by nature.
+    min_deviations: float = 6.0
+    # Warm-up takes fewer steps than this: compilers and caches are warm after two or three.
+    warm_up_steps: int = 4
+    # Fewer steps do not show what is usual, and if more than this share differ, none is odd.
+    min_steps: int = 4
+    max_share: float = 1 / 3
+    # Steps of one new level differ by less than this share of the change; an evaluation and a
+    # checkpoint in a row differ by more.
+    max_level_difference: float = 0.25
+    # Odd steps in a row: an evaluation and a checkpoint.
+    max_adjacent: int = 2
+
+
+LIMITS = OddStepLimits()
 # Steps of the running median: three odd ones do not move it, and it follows a new level.
 _NEARBY_STEPS = 7
-# Steps of one new level differ by less than this share of the change; an evaluation and a
-# checkpoint in a row differ by more.
-_MAX_LEVEL_DIFFERENCE = 0.25
-# Odd steps in a row: an evaluation and a checkpoint.
-_MAX_ADJACENT = 2
 
 
 @evidence
@@ -62,21 +72,23 @@ def odd_steps(own_s: Floats, step_s: Floats, *, begins: bool) -> NDArray[np.bool
     """
     num_steps = step_s.size
     odd = np.zeros(num_steps, np.bool_)
-    if num_steps < _MIN_STEPS:
+    if num_steps < LIMITS.min_steps:
         return odd
     above_s = _typical(own_s)
     away_s = np.abs(above_s)
     deviation_s = MAD_TO_DEVIATION * medians_of_known(away_s.T)
-    limit_s = np.maximum(_MIN_DIFFERENCE * medians_of_known(step_s), _MANY_DEVIATIONS * deviation_s)
+    least_s = LIMITS.min_difference * medians_of_known(step_s)
+    limit_s = np.maximum(least_s, LIMITS.min_deviations * deviation_s)
     far = np.asarray((away_s > limit_s).any(axis=1))
     if not far.any():
         return odd
     for first, end in runs_of(far):
         may_go_on = end == num_steps and _alike(above_s[first], above_s[end - 1])
-        odd[first:end] = end - first <= (1 if may_go_on else _MAX_ADJACENT)
+        odd[first:end] = end - first <= (1 if may_go_on else LIMITS.max_adjacent)
     is_slow = np.asarray((above_s > limit_s).any(axis=1))
-    warm_up = int(np.argmin(is_slow)) if begins and not is_slow[:_WARM_UP].all() else 0
-    if odd[warm_up:].sum() > _MAX_SHARE * num_steps:
+    warms_up = begins and not is_slow[: LIMITS.warm_up_steps].all()
+    warm_up = int(np.argmin(is_slow)) if warms_up else 0
+    if odd[warm_up:].sum() > LIMITS.max_share * num_steps:
         odd[:] = False
     odd[:warm_up] = True
     return odd if not odd.all() else np.zeros(num_steps, np.bool_)
@@ -99,4 +111,4 @@ def _typical(own_s: Floats) -> Floats:
 def _alike(one_s: Floats, other_s: Floats) -> bool:
     """Whether two steps differ from usual by about the same on all stages."""
     apart_s, size_s = np.abs(one_s - other_s).max(), np.abs(one_s).max()
-    return bool(apart_s <= _MAX_LEVEL_DIFFERENCE * size_s)
+    return bool(apart_s <= LIMITS.max_level_difference * size_s)

@@ -25,45 +25,45 @@ class LateSets:
     """Late sets of all occurrences, by member (of a group) and place (of a rank)."""
 
     def __init__(self, arrivals: Arrivals) -> None:
-        self._found = arrivals.occurrences
+        self._occurrences = arrivals.occurrences
         self._late = arrivals.lateness
 
     def waited_for_alone_s(self, member: int, others: Sequence[int]) -> Floats:
         """[steps], waiting for late sets with this member and none of these places."""
-        is_mine = self._has_late(self._member_of_row == member) & ~self._with(others)
-        total_s = np.zeros(len(self._found.steps))
-        np.add.at(total_s, self._found.step[is_mine], self._late.late_wait_s[is_mine])
+        is_alone = self._has_late(self._member_of_row == member) & ~self._with(others)
+        total_s = np.zeros(len(self._occurrences.steps))
+        np.add.at(total_s, self._occurrences.step[is_alone], self._late.late_wait_s[is_alone])
         return total_s
 
     def waited_on_s(self, places: Sequence[int]) -> Floats:
         """[members], waiting of each, over all steps, while one of these places was late."""
-        found = self._found
-        is_theirs = self._with(places)[self._occurrence_of_row] & ~self._late.is_late
-        waited_s = found.stay_s - self._late.transfer_s[self._occurrence_of_row]
-        return np.bincount(
-            self._member_of_row[is_theirs], waited_s[is_theirs], found.member_rank.size
-        ).astype(np.float64)
+        occurrences, of_row = self._occurrences, self._occurrence_of_row
+        is_waiting = self._with(places)[of_row] & ~self._late.is_late
+        waited_s = (occurrences.stay_s - self._late.transfer_s[of_row])[is_waiting]
+        member = self._member_of_row[is_waiting]
+        return np.bincount(member, waited_s, occurrences.member_rank.size).astype(np.float64)
 
     def _with(self, places: Sequence[int]) -> NDArray[np.bool_]:
         """[occurrences], whether one of these places is in the late set."""
-        is_named = np.zeros(len(self._found.places), np.bool_)
+        is_named = np.zeros(len(self._occurrences.places), np.bool_)
         is_named[list(places)] = True
-        return self._has_late(is_named[self._found.member_rank[self._member_of_row]])
+        return self._has_late(is_named[self._occurrences.member_rank[self._member_of_row]])
 
     def _has_late(self, rows: NDArray[np.bool_]) -> NDArray[np.bool_]:
         """[occurrences], whether one of these rows is in the late set."""
-        return np.asarray(np.logical_or.reduceat(rows & self._late.is_late, self._found.first_row))
+        first_row = self._occurrences.first_row
+        return np.asarray(np.logical_or.reduceat(rows & self._late.is_late, first_row))
 
     @cached_property
     def _occurrence_of_row(self) -> Ints:
-        sizes = self._found.group_size[self._found.group]
+        sizes = self._occurrences.group_size[self._occurrences.group]
         return np.repeat(np.arange(sizes.size), sizes)
 
     @cached_property
     def _member_of_row(self) -> Ints:
-        at = self._occurrence_of_row
-        member = np.arange(at.size) - self._found.first_row[at]
-        return self._found.first_member[self._found.group[at]] + member
+        occurrences, at = self._occurrences, self._occurrence_of_row
+        member = np.arange(at.size) - occurrences.first_row[at]
+        return occurrences.first_member[occurrences.group[at]] + member
 
 
 # A rank was held up if it waited for this share of what the others wait for it.
@@ -79,19 +79,19 @@ def held_up(job: ProfiledJob, culprits: Sequence[int]) -> tuple[int, ...]:
     arrivals = job.arrivals
     if arrivals is None or not culprits:
         return ()
-    found, sets = arrivals.occurrences, LateSets(arrivals)
+    occurrences, sets = arrivals.occurrences, LateSets(arrivals)
     waited_for_s = arrivals.lateness.waited_for_s.sum(axis=1)
     sent_s = receive_waits_s(job.waits)
+    place_of = occurrences.member_rank.tolist()
     reached = list(culprits)
     while True:
-        on_them_s = _elsewhere_s(found, sets.waited_on_s(reached)) + _received_s(
-            found, sent_s, reached
-        )
+        on_them_s = _elsewhere_s(occurrences, sets.waited_on_s(reached))
+        on_them_s += _received_s(occurrences, sent_s, reached)
         new = {
-            int(found.member_rank[member])
+            place_of[member]
             for member in np.flatnonzero(waited_for_s > 0).tolist()
-            if int(found.member_rank[member]) not in reached
-            and on_them_s[member] - _peers_median(found, on_them_s, member)
+            if place_of[member] not in reached
+            and on_them_s[member] - _peers_median(occurrences, on_them_s, member)
             >= _MIN_SHARE * waited_for_s[member]
         }
         if not new:
@@ -99,36 +99,35 @@ def held_up(job: ProfiledJob, culprits: Sequence[int]) -> tuple[int, ...]:
         reached += sorted(new)
 
 
-def _elsewhere_s(found: Occurrences, waited_s: Floats) -> Floats:
+def _elsewhere_s(occurrences: Occurrences, waited_s: Floats) -> Floats:
     """[members], the longest waiting of the member's rank in one of its other groups."""
+    rank = occurrences.member_rank
     most_s = np.zeros(waited_s.size)
-    for place in np.unique(found.member_rank).tolist():
-        members = np.flatnonzero(found.member_rank == place)
-        if members.size < 2:
-            continue
+    for place in np.unique(rank).tolist():
+        members = np.flatnonzero(rank == place)
         for member in members.tolist():
-            most_s[member] = waited_s[members[members != member]].max()
+            most_s[member] = waited_s[members[members != member]].max(initial=0.0)
     return most_s
 
 
 def _received_s(
-    found: Occurrences, sent_s: dict[tuple[int, int], float], senders: Sequence[int]
+    occurrences: Occurrences, sent_s: dict[tuple[int, int], float], senders: Sequence[int]
 ) -> Floats:
     """[members], waiting of the member's rank to receive from these places."""
-    ranks = {found.places[place].rank for place in senders}
+    rank_of = [place.rank for place in occurrences.places]
+    ranks = {rank_of[place] for place in senders}
     by_rank: dict[int, float] = {}
     for (sender, receiver), waited_s in sent_s.items():
         if sender in ranks:
             by_rank[receiver] = by_rank.get(receiver, 0.0) + waited_s
-    return np.array([by_rank.get(found.places[place].rank, 0.0) for place in found.member_rank])
+    return np.array([by_rank.get(rank_of[place], 0.0) for place in occurrences.member_rank])
 
 
-def _peers_median(found: Occurrences, of_members: Floats, member: int) -> float:
+def _peers_median(occurrences: Occurrences, of_members: Floats, member: int) -> float:
     """The median of the group's other members."""
-    group = int(found.member_group[member])
-    first, size = int(found.first_member[group]), int(found.group_size[group])
-    members: Ints = first + np.arange(size)
-    return float(np.median(of_members[members[members != member]]))
+    group = int(occurrences.member_group[member])
+    first, size = int(occurrences.first_member[group]), int(occurrences.group_size[group])
+    return float(np.median(np.delete(of_members[first : first + size], member - first)))
 
 
 COMPUTE: Final = "compute"
@@ -174,7 +173,6 @@ class ProfileCulprit:
     computing_s: float = 0.0
     peers_s: float = 0.0
     more_work: float | None = None
-    idle_s: float = 0.0
     data_wait_s: float = 0.0
     peers_data_wait_s: float = 0.0
 
@@ -237,13 +235,13 @@ def _why_not(job: ProfiledJob) -> str:
 
 def _late(job: ProfiledJob, arrivals: Arrivals) -> list[ProfileCulprit]:
     """Late members of complete groups, which others wait for from MIN_SHARE of the step."""
-    found, late = arrivals.occurrences, arrivals.lateness
+    occurrences, late = arrivals.occurrences, arrivals.lateness
     limit_s = MIN_SHARE * job.step_s
     suspects = []
     for member in np.flatnonzero(late.waited_for_s.mean(axis=1) >= limit_s.mean()).tolist():
-        group, place = int(found.member_group[member]), int(found.member_rank[member])
-        first, size = int(found.first_member[group]), int(found.group_size[group])
-        name = found.groups[group].name
+        group, place = int(occurrences.member_group[member]), int(occurrences.member_rank[member])
+        first, size = int(occurrences.first_member[group]), int(occurrences.group_size[group])
+        name = occurrences.groups[group].name
         waited_for_s = late.waited_for_s[member]
         steps_late = float((waited_for_s >= limit_s / 2).mean())
         if job.table.num_members.get(name) != size or steps_late < MIN_STEPS_LATE:
@@ -253,7 +251,7 @@ def _late(job: ProfiledJob, arrivals: Arrivals) -> list[ProfileCulprit]:
             ProfileCulprit(
                 place=place,
                 member=member,
-                rank=found.places[place].rank,
+                rank=occurrences.places[place].rank,
                 group=name,
                 waited_for_s=float(waited_for_s.mean()),
                 alone_s=float(waited_for_s.mean()),
@@ -267,31 +265,28 @@ def _late(job: ProfiledJob, arrivals: Arrivals) -> list[ProfileCulprit]:
 
 def _measured(job: ProfiledJob, arrivals: Arrivals, late: ProfileCulprit) -> ProfileCulprit:
     """The culprit with figures of the rank and its peers; its kind where it computes longer."""
-    mine, peers = _with_peers(job, arrivals, late)
+    own, peers = _with_peers(job, arrivals, late)
     peers_s = _typical([peer.time.computing_s for peer in peers])
     measured = replace(
         late,
-        computing_s=float(mine.time.computing_s.mean()),
+        computing_s=float(own.time.computing_s.mean()),
         peers_s=float(peers_s.mean()),
-        more_work=_more_work(mine, peers),
-        idle_s=float(mine.time.idle_s.mean()),
-        data_wait_s=float(mine.data_wait_s.mean()),
+        more_work=_more_work(own, peers),
+        data_wait_s=float(own.data_wait_s.mean()),
         peers_data_wait_s=float(_typical([peer.data_wait_s for peer in peers]).mean()),
     )
-    is_longer = mine.time.computing_s - peers_s >= MIN_LONGER * peers_s
-    if is_longer.mean() <= MIN_STEPS_LATE:
-        return measured
-    if measured.longer_s < MIN_OWN_SHARE * late.waited_for_s:
+    is_longer = (own.time.computing_s - peers_s >= MIN_LONGER * peers_s).mean() > MIN_STEPS_LATE
+    if not is_longer or measured.longer_s < MIN_OWN_SHARE * late.waited_for_s:
         return measured
     longer = measured.longer_s / max(measured.peers_s, 1e-9)
     has_more = measured.more_work is not None and measured.more_work >= MIN_OWN_SHARE * longer
     return replace(measured, kind=WORK if has_more else COMPUTE)
 
 
-def _more_work(mine: RankFigures, peers: Sequence[RankFigures]) -> float | None:
+def _more_work(own: RankFigures, peers: Sequence[RankFigures]) -> float | None:
     typical = _typical([peer.blocks for peer in peers]).mean()
-    own = mine.blocks.mean()
-    return float(own / typical - 1.0) if np.isfinite(own) and typical > 0 else None
+    blocks = own.blocks.mean()
+    return float(blocks / typical - 1.0) if np.isfinite(blocks) and typical > 0 else None
 
 
 def _most_waited_for(suspects: Sequence[ProfileCulprit]) -> list[ProfileCulprit]:
@@ -319,9 +314,9 @@ def _late_hosts(
     hosts = []
     for suspect in suspects:
         group = int(arrivals.occurrences.member_group[suspect.member])
+        is_blamed = (suspect.place, group) in by_arrivals
         if suspect.place in explained or suspect.kind != HOST:
             continue
-        is_blamed = (suspect.place, group) in by_arrivals
         if not is_blamed and not _idles(job, arrivals, suspect):
             continue
         alone_s = float(sets.waited_for_alone_s(suspect.member, explained).mean())
@@ -334,8 +329,8 @@ def _late_hosts(
 
 
 def _idles(job: ProfiledJob, arrivals: Arrivals, late: ProfileCulprit) -> bool:
-    mine, peers = _with_peers(job, arrivals, late)
-    more_s = mine.time.idle_s - _typical([peer.time.idle_s for peer in peers])
+    own, peers = _with_peers(job, arrivals, late)
+    more_s = own.time.idle_s - _typical([peer.time.idle_s for peer in peers])
     waited_for_s = arrivals.lateness.waited_for_s[late.member]
     return bool((more_s >= MIN_OWN_SHARE * waited_for_s).all() and late.steps_late == 1.0)
 
@@ -344,9 +339,8 @@ def _with_peers(
     job: ProfiledJob, arrivals: Arrivals, late: ProfileCulprit
 ) -> tuple[RankFigures, list[RankFigures]]:
     """Figures of the rank and of its group's other members."""
-    found = arrivals.occurrences
-    group = int(found.member_group[late.member])
-    members = found.groups[group].ranks
+    occurrences = arrivals.occurrences
+    members = occurrences.groups[int(occurrences.member_group[late.member])].ranks
     by_rank = {figures.rank: figures for figures in job.ranks}
     return by_rank[late.rank], [by_rank[rank] for rank in members if rank != late.rank]
 

@@ -41,8 +41,8 @@ def exposed_waits(table: Collectives, computing: Mapping[int, WaitIntervals]) ->
     until_s = end_s - transfer_s(table)
     hidden_s = np.zeros(table.num_rows)
     for rank, intervals in computing.items():
-        mine = table.rank == rank
-        hidden_s[mine] = intervals.until(until_s[mine]) - intervals.until(table.start_s[mine])
+        rows = table.rank == rank
+        hidden_s[rows] = intervals.until(until_s[rows]) - intervals.until(table.start_s[rows])
     hidden_s = np.maximum(hidden_s, 0.0)
     return replace(table, start_s=table.start_s + hidden_s, stay_s=table.stay_s - hidden_s)
 
@@ -57,40 +57,36 @@ def transfer_s(table: Collectives) -> Floats:
 
 def receives(table: Collectives) -> dict[int, tuple[Floats, Floats]]:
     """By rank, the intervals (start, end) of waiting to receive."""
-    is_receive = _is_kind(table, RECEIVE)
+    waits = _waits(table, _is_kind(table, RECEIVE))
+    return {rank: of_rank for rank, of_rank in waits.items() if of_rank[0].size}
+
+
+def _waits(table: Collectives, chosen: NDArray[np.bool_]) -> dict[int, tuple[Floats, Floats]]:
+    """By rank of the table, the intervals (start, end) of waiting in the chosen rows."""
     end_s = table.start_s + table.stay_s - transfer_s(table)
-    return {
-        int(rank): (table.start_s[mine], end_s[mine])
-        for rank in np.unique(table.rank[is_receive]).tolist()
-        for mine in (is_receive & (table.rank == rank),)
-    }
+    rows_of = {rank: chosen & (table.rank == rank) for rank in np.unique(table.rank).tolist()}
+    return {rank: (table.start_s[rows], end_s[rows]) for rank, rows in rows_of.items()}
 
 
 def receive_waits_s(table: Collectives) -> dict[tuple[int, int], float]:
     """By (sender, receiver), total seconds that the receiver waited."""
-    found: dict[tuple[int, int], float] = {}
+    total_s: dict[tuple[int, int], float] = {}
     is_receive = _is_kind(table, RECEIVE)
     waits_s = table.stay_s - transfer_s(table)
     for group in np.unique(table.group[is_receive]).tolist():
         sender, receiver = table.groups[group].ranks
-        mine = is_receive & (table.group == group)
-        found[sender, receiver] = float(waits_s[mine].sum())
-    return found
+        total_s[sender, receiver] = float(waits_s[is_receive & (table.group == group)].sum())
+    return total_s
 
 
 def waiting_intervals(table: Collectives) -> dict[int, WaitIntervals]:
     """By rank, merged intervals of waiting in collectives and receives."""
-    is_evidence = ~_is_kind(table, SEND)
-    end_s = table.start_s + table.stay_s - transfer_s(table)
-    return {
-        int(rank): merged_intervals(table.start_s[mine], end_s[mine])
-        for rank in np.unique(table.rank).tolist()
-        for mine in (is_evidence & (table.rank == rank),)
-    }
+    waits = _waits(table, ~_is_kind(table, SEND))
+    return {rank: merged_intervals(start_s, end_s) for rank, (start_s, end_s) in waits.items()}
 
 
 def occurrence_numbers(table: Collectives) -> Ints:
-    """[rows], a number for each occurrence; transfers of one pair and kind share it."""
+    """[rows], a number an occurrence; transfers of one pair and kind share it."""
     is_pair = _is_kind(table, RECEIVE) | _is_kind(table, SEND)
     step, sequence = np.where(is_pair, 0, table.step), np.where(is_pair, 0, table.sequence)
     columns = np.stack([table.group, table.kind, step, sequence])
@@ -114,26 +110,23 @@ def transfer_totals(table: Collectives, num_members: Mapping[str, int]) -> list[
     occurrences = occurrence_numbers(table)
     totals = []
     for at in range(kinds.shape[1]):
-        mine = number == at
-        totals.append(
-            (float(table.stay_s[mine].sum()), _transfers(table, mine, occurrences, num_members))
-        )
+        rows = np.flatnonzero(number == at)
+        record = _transfers(table, rows, occurrences[rows], num_members)
+        totals.append((float(table.stay_s[rows].sum()), record))
     return [record for _, record in sorted(totals, key=lambda total: -total[0])]
 
 
 def _transfers(
-    table: Collectives,
-    mine: NDArray[np.bool_],
-    occurrences: Ints,
-    num_members: Mapping[str, int],
+    table: Collectives, rows: Ints, occurrences: Ints, num_members: Mapping[str, int]
 ) -> TransfersRecord:
-    first = int(np.flatnonzero(mine)[0])
+    """The record of rows of one group, kind and size; `occurrences` are theirs."""
+    first = int(rows[0])
     group, kind = table.groups[int(table.group[first])], table.kinds[int(table.kind[first])]
     num_bytes = int(table.num_bytes[first])
-    num_read = int(np.unique(table.rank[mine]).size)
+    num_read = int(np.unique(table.rank[rows]).size)
     is_complete = num_members.get(group.name) == num_read > 1
-    stay_s = table.stay_s[mine]
-    _, place = np.unique(occurrences[mine], return_inverse=True)
+    stay_s = table.stay_s[rows]
+    _, place = np.unique(occurrences, return_inverse=True)
     shortest_s = np.full(int(place.max()) + 1, np.inf)
     np.minimum.at(shortest_s, place, stay_s)
     # Where members were not read, the shortest stay may include a wait.

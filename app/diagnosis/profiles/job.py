@@ -60,7 +60,7 @@ class RankFigures:
 class ProfiledJob:
     """All ranks' files in the steps that all of them have; ranks ascending.
 
-    `refusals` has the reason for each file left out. `waits` has all transfers and the collectives
+    `refusals` has the reasons for files left out. `waits` has all transfers and the collectives
     of `table` that several files have, with waits shortened by computing; arrivals come from it,
     None where no collective has two members that were read.
     """
@@ -145,9 +145,9 @@ def _all_refused(refusals: Sequence[str]) -> str:
     return f"none of the {len(refusals):,} files can be analysed: {'; '.join(shown)}"
 
 
-def _rank(found: RankProfile, ranks: Mapping[int, _ReadRank], num_files: int) -> int:
+def _rank(added: RankProfile, ranks: Mapping[int, _ReadRank], num_files: int) -> int:
     """The rank of one more file, which agrees with those before."""
-    rank, file = found.rank, found.file
+    rank, file = added.rank, added.file
     if rank is None and num_files > 1:
         raise InvalidTrace(
             f"{file}: does not say of which rank it is: put it into the name, as rank3.json"
@@ -158,21 +158,21 @@ def _rank(found: RankProfile, ranks: Mapping[int, _ReadRank], num_files: int) ->
             f"{file}: is of rank {rank}, as {ranks[rank].profile.file} is: give one file of each "
             "rank"
         )
-    if found.world_size is not None and rank >= found.world_size:
+    if added.world_size is not None and rank >= added.world_size:
         raise InvalidTrace(
-            f"{file}: is of rank {rank}, but of a job of {found.world_size:,} ranks: record it "
+            f"{file}: is of rank {rank}, but of a job of {added.world_size:,} ranks: record it "
             "again"
         )
     for other, *_ in ranks.values():
-        sizes = found.world_size, other.world_size
-        if None not in sizes and found.world_size != other.world_size:
+        sizes = added.world_size, other.world_size
+        if None not in sizes and added.world_size != other.world_size:
             raise InvalidTrace(
-                f"{file}: is of a job of {found.world_size:,} ranks, {other.file} of "
+                f"{file}: is of a job of {added.world_size:,} ranks, {other.file} of "
                 f"{other.world_size:,}: give the files of one run"
             )
-        if found.steps_from != other.steps_from:
+        if added.steps_from != other.steps_from:
             raise InvalidTrace(
-                f"{file}: its steps come from {found.steps_from}, those of {other.file} from "
+                f"{file}: its steps come from {added.steps_from}, those of {other.file} from "
                 f"{other.steps_from}: record all ranks in the same way"
             )
     return rank
@@ -224,8 +224,8 @@ def _is_mostly_shared(of_rank: RankProfile, steps: Sequence[int], shared: Collec
         for collective in of_rank.collectives
         if of_rank.steps[collective.step] in chosen
     )
-    mine = shared.rank == of_rank.rank
-    return bool(shared.stay_s[mine].sum() >= _MIN_SHARED_SHARE * total_ns / 1e9)
+    shared_s = shared.stay_s[shared.rank == of_rank.rank].sum()
+    return bool(shared_s >= _MIN_SHARED_SHARE * total_ns / 1e9)
 
 
 def _steps(
@@ -252,13 +252,13 @@ def _steps(
     is_first_partial = profiles[0].steps_from == OPTIMIZER_STEPS
     if named is None and is_first_partial and len(anywhere) >= _MIN_STEPS_TO_DROP_FIRST:
         reasons[anywhere[0]] = _STARTS_PROFILE
-    found = tuple(step for step in anywhere if step in wanted and step not in reasons)
-    if not found:
+    steps = tuple(step for step in anywhere if step in wanted and step not in reasons)
+    if not steps:
         step = next((step for step in anywhere if step in wanted), None)
         why = reasons.get(step, "") if step is not None else "no file has it"
         raise InvalidRequest(f"no step can be analysed: {why}")
     skipped = tuple((step, why) for step, why in sorted(reasons.items()) if step in wanted)
-    return found, skipped
+    return steps, skipped
 
 
 def _at(of_rank: RankProfile, steps: Sequence[int]) -> Ints:

@@ -29,12 +29,7 @@ from app.result.causes import (
     STAGE_IMBALANCE,
 )
 from app.result.finding import Culprit, Finding, RuledOut
-from app.result.profile import (
-    BreakdownByStep,
-    KernelSpan,
-    ProfileBlock,
-    RankBreakdown,
-)
+from app.result.profile import BreakdownByStep, KernelSpan, ProfileBlock, RankBreakdown
 from app.result.window_result import JobSizes, StepTimes, WindowHeader, WindowResult
 from app.trace.readers.kineto.collective_table import job_sizes
 from app.trace.readers.kineto.profile import OPTIMIZER_STEPS, PROFILER_STEPS, WHOLE_FILE
@@ -42,7 +37,7 @@ from app.trace.readers.kineto.profile import OPTIMIZER_STEPS, PROFILER_STEPS, WH
 
 def of_finding(job: ProfiledJob, culprit: ProfileCulprit, cost: tuple[float, float]) -> str:
     """The finding of one culprit, without a full stop; `cost` is (low, high)."""
-    who = f"rank {culprit.rank}{_where(job, culprit)}"
+    name = f"rank {culprit.rank}{_where(job, culprit)}"
     is_slow = culprit.kind in (COMPUTE, WORK)
     waited_s = culprit.waited_for_s if is_slow else culprit.alone_s
     waited = f"the others wait {seconds(waited_s)} a step for it"
@@ -53,7 +48,7 @@ def of_finding(job: ProfiledJob, culprit: ProfileCulprit, cost: tuple[float, flo
         ratio = culprit.computing_s / culprit.peers_s if culprit.peers_s > 0 else 0.0
         times = f" ({ratio:.1f}x)" if ratio > 0 else ""
         computes = (
-            f"{who} computes {seconds(culprit.computing_s)} a step where its peers take "
+            f"{name} computes {seconds(culprit.computing_s)} a step where its peers take "
             f"{seconds(culprit.peers_s)}{times}"
         )
         if culprit.kind == WORK:
@@ -61,10 +56,12 @@ def of_finding(job: ProfiledJob, culprit: ProfileCulprit, cost: tuple[float, flo
         return f"{computes}, and {waited}; {costs}"
     if culprit.kind == DATA_WAIT:
         return (
-            f"{who} waits {seconds(culprit.data_wait_s)} a step for its data loader where its "
+            f"{name} waits {seconds(culprit.data_wait_s)} a step for its data loader where its "
             f"peers wait {seconds(culprit.peers_data_wait_s)}, and {waited}; {costs}"
         )
-    return f"{who} computes no longer than its peers, but its host launches late: {waited}; {costs}"
+    return (
+        f"{name} computes no longer than its peers, but its host launches late: {waited}; {costs}"
+    )
 
 
 def _where(job: ProfiledJob, culprit: ProfileCulprit) -> str:
@@ -81,7 +78,7 @@ _SOURCES = {
 }
 
 
-def headline(job: ProfiledJob, found: Causes, unexplained: float | None) -> list[str]:
+def headline(job: ProfiledJob, verdict: Causes, unexplained: float | None) -> list[str]:
     """Step time, ranks read and the verdict, in whole sentences."""
     step = seconds(float(job.step_s.mean()))
     read, world = len(job.ranks), job.world_size
@@ -89,13 +86,13 @@ def headline(job: ProfiledJob, found: Causes, unexplained: float | None) -> list
     number = len(job.steps)
     steps = f"{number:,} step{'' if number == 1 else 's'} by {_SOURCES[job.steps_from]}"
     sentences = [f"A step of {job.name} takes {step} ({files}, {steps})."]
-    sentences += _verdict(job, found)
-    if found.culprits and unexplained is not None and unexplained >= MIN_MENTIONED_SHARE:
+    sentences += _verdict(job, verdict)
+    if verdict.culprits and unexplained is not None and unexplained >= MIN_MENTIONED_SHARE:
         sentences.append(f"{percent(unexplained)} of the step is waiting that no cause explains.")
     return sentences
 
 
-def _verdict(job: ProfiledJob, found: Causes) -> list[str]:
+def _verdict(job: ProfiledJob, verdict: Causes) -> list[str]:
     idle = 1.0 - job.coverage
     if job.coverage < MIN_COVERAGE:
         return [
@@ -109,12 +106,12 @@ def _verdict(job: ProfiledJob, found: Causes) -> list[str]:
             "The job has one rank, so there are no stragglers. Its GPU computes for "
             f"{percent(_share(job, 'computing_s'))} of the step and idles for {percent(idle)}."
         ]
-    if found.reason:
+    if verdict.reason:
         return [
             f"{percent(exposed)} of the step is communication that hides behind no computation. "
-            f"Stragglers are unknown: {found.reason}."
+            f"Stragglers are unknown: {verdict.reason}."
         ]
-    if found.culprits:
+    if verdict.culprits:
         return []  # the finding's own sentence comes next
     return _without_blame(job)
 
@@ -147,12 +144,7 @@ def _share(job: ProfiledJob, part: str) -> float:
 
 MAX_TRANSFERS = 200
 MAX_RANKS_LISTED = 4_096
-_CAUSE = {
-    COMPUTE: SLOW_WORKER,
-    WORK: SEQUENCE_IMBALANCE,
-    DATA_WAIT: DATA_LOADING,
-    HOST: LATE_HOST,
-}
+_CAUSE = {COMPUTE: SLOW_WORKER, WORK: SEQUENCE_IMBALANCE, DATA_WAIT: DATA_LOADING, HOST: LATE_HOST}
 # Above this difference of the two cost figures both are given.
 _MAX_COST_DIFFERENCE = 0.03
 _SCORE, _CONFIDENCE = 0.9, 0.9
@@ -165,18 +157,18 @@ _NOT_SHOWN = (
 
 def profile_result(job: ProfiledJob) -> WindowResult:
     """The whole result; unknown is None, never 0 or NaN."""
-    found = causes(job)
-    unexplained = _unexplained(job, found)
-    findings = tuple(_finding(job, culprit) for culprit in found.culprits)
+    verdict = causes(job)
+    unexplained = _unexplained(job, verdict)
+    findings = tuple(_finding(job, culprit) for culprit in verdict.culprits)
     return replace(
         _without_figures(job),
         step_time_s=StepTimes(recorded=tuple(job.step_s.tolist()), simulated=(), ideal=()),
-        findings=None if found.reason else findings,
-        ruled_out=tuple(_ruled_out(job, found)),
-        arrivals=_arrivals(job, found),
+        findings=None if verdict.reason else findings,
+        ruled_out=tuple(_ruled_out(job, verdict)),
+        arrivals=_arrivals(job, verdict),
         unexplained_share=unexplained,
         coverage=job.coverage,
-        profile=_profile(job, found, unexplained),
+        profile=_profile(job, verdict, unexplained),
     )
 
 
@@ -194,11 +186,11 @@ def _without_figures(job: ProfiledJob) -> WindowResult:
     return unmeasured_result(header, named, job.steps, job.skipped, reason=reason)
 
 
-def _arrivals(job: ProfiledJob, found: Causes) -> ArrivalsRecord | None:
+def _arrivals(job: ProfiledJob, verdict: Causes) -> ArrivalsRecord | None:
     if job.arrivals is None:
         return None
     # Culprits by the profiles, as a member that was not read may have come later.
-    culprits = tuple(_late_rank(job, culprit) for culprit in found.culprits)
+    culprits = tuple(_late_rank(job, culprit) for culprit in verdict.culprits)
     return replace(arrivals_record(job.arrivals), culprits=culprits)
 
 
@@ -222,10 +214,10 @@ def _late_rank(job: ProfiledJob, culprit: ProfileCulprit) -> LateRankRecord:
     )
 
 
-def _unexplained(job: ProfiledJob, found: Causes) -> float | None:
-    if job.arrivals is None or found.reason:
+def _unexplained(job: ProfiledJob, verdict: Causes) -> float | None:
+    if job.arrivals is None or verdict.reason:
         return None
-    lost_s = job.arrivals.lost_without_s(found.explained).max(axis=0)
+    lost_s = job.arrivals.lost_without_s(verdict.explained).max(axis=0)
     return float(lost_s.mean() / job.step_s.mean())
 
 
@@ -276,8 +268,8 @@ def _finding(job: ProfiledJob, culprit: ProfileCulprit) -> Finding:
     )
 
 
-def _ruled_out(job: ProfiledJob, found: Causes) -> list[RuledOut]:
-    kinds = {culprit.kind for culprit in found.culprits}
+def _ruled_out(job: ProfiledJob, verdict: Causes) -> list[RuledOut]:
+    kinds = {culprit.kind for culprit in verdict.culprits}
     unseen = (
         (SLOW_WORKER, {COMPUTE}, _no_slow_worker),
         (LATE_HOST, {HOST, DATA_WAIT}, _no_late_host),
@@ -286,7 +278,7 @@ def _ruled_out(job: ProfiledJob, found: Causes) -> list[RuledOut]:
     ruled_out = []
     for cause, kinds_of_cause, why in unseen:
         if not kinds & kinds_of_cause:
-            reason, is_open = (found.reason, True) if found.reason else why(job, found)
+            reason, is_open = (verdict.reason, True) if verdict.reason else why(job, verdict)
             ruled_out.append(RuledOut(cause, reason, insufficient=is_open))
     return [*ruled_out, *(RuledOut(*not_shown, insufficient=True) for not_shown in _NOT_SHOWN)]
 
@@ -294,19 +286,19 @@ def _ruled_out(job: ProfiledJob, found: Causes) -> list[RuledOut]:
 # Each of these has the reason, and whether it only says that the data do not show the cause.
 
 
-def _no_slow_worker(job: ProfiledJob, found: Causes) -> tuple[str, bool]:
+def _no_slow_worker(job: ProfiledJob, verdict: Causes) -> tuple[str, bool]:
     return "no rank that the others wait for computes longer than its peers", False
 
 
-def _no_imbalance(job: ProfiledJob, found: Causes) -> tuple[str, bool]:
+def _no_imbalance(job: ProfiledJob, verdict: Causes) -> tuple[str, bool]:
     if not all(np.isfinite(figures.blocks).all() for figures in job.ranks):
         return "the files do not say how large the kernels' grids are", True
     return "kernels of late ranks are no larger than their peers'", False
 
 
-def _no_late_host(job: ProfiledJob, found: Causes) -> tuple[str, bool]:
-    if found.minor:
-        most = found.minor[0]
+def _no_late_host(job: ProfiledJob, verdict: Causes) -> tuple[str, bool]:
+    if verdict.minor:
+        most = verdict.minor[0]
         share = percent(most.alone_s / float(job.step_s.mean()))
         reason = (
             f"rank {most.rank} launches late and is waited for {seconds(most.alone_s)} a step "
@@ -333,7 +325,7 @@ def _idlest(job: ProfiledJob) -> str | None:
     )
 
 
-def _profile(job: ProfiledJob, found: Causes, unexplained: float | None) -> ProfileBlock:
+def _profile(job: ProfiledJob, verdict: Causes, unexplained: float | None) -> ProfileBlock:
     table = job.table
     return ProfileBlock(
         ranks_read=tuple(figures.rank for figures in job.ranks),
@@ -342,7 +334,7 @@ def _profile(job: ProfiledJob, found: Causes, unexplained: float | None) -> Prof
         platform="ROCm" if job.ranks[0].profile.is_amd else "CUDA",
         steps_from=job.steps_from,
         step_time_s=float(job.step_s.mean()),
-        headline=tuple(headline(job, found, unexplained)),
+        headline=tuple(headline(job, verdict, unexplained)),
         refusals=job.refusals,
         notes=(*table.notes, *_notes(job)),
         breakdown=tuple(_breakdown(figures) for figures in job.ranks[:MAX_RANKS_LISTED]),

@@ -24,14 +24,84 @@ from app.engine.medians import median
 from app.engine.metrics import MAD_TO_DEVIATION
 from app.trace.window import Floats, Ints
 
-# Expected distance of changes; its logarithm enters, so a wrong guess costs little.
+# The prior. Expected steps between changes; the logarithm enters, so a wrong guess costs little.
 STEPS_PER_CHANGE = 250.0
 # Weight of the prior of the variance, in values.
 PRIOR_VALUES = 4.0
-# Prior standard deviation between levels, in logarithms.
+# Standard deviation between levels, in logarithms.
 LEVEL_SPREAD = 0.5
 # Runs less likely than this are dropped.
 FORGET_BELOW = 1e-12
+# On either side of a value whose running median is taken.
+NEIGHBOURS = 2
+
+
+class ChangeCriteria(NamedTuple):
+    """What a change must show, as kernels take it.
+
+    `before` and `after` are the values needed on either side, `difference` the least one of the
+    logarithms of the levels; the rest are fields of `ChangeLimits`. Three standard errors are added
+    to the measured difference: otherwise half of all changes of exactly that size would be missed.
+    """
+
+    before: int
+    after: int
+    difference: float
+    min_evidence: float
+    min_deviations: float
+    extra_deviations: float
+    max_chance: float
+    outlier_deviations: float
+    min_scale: float
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeLimits:
+    """From when on a level of a series has changed. Chosen, unless a comment names a source.
+
+    With these, 95 of 100 changes of 10 % and more are placed within two steps, and no healthy
+    series has one (tests/diagnosis/statistics/test_change_points.py).
+    """
+
+    # Steps with known values before and after a change: fewer do not give a level.
+    min_before: int = 4
+    min_after: int = 3
+    # Ratio of the levels: a change of 10 % (Greyhound, Wu et al., USENIX ATC 2025).
+    min_ratio: float = 1.10
+    # Posterior probability that a change has taken place (Greyhound).
+    min_evidence: float = 0.9
+    # Standard errors between the levels, and more of them where few values give the error: the
+    # second one is divided by the degrees of freedom.
+    min_deviations: float = 5.0
+    extra_deviations: float = 20.0
+    # Probability that a heavy-tailed series has such a stretch by chance: 1 of 200 series.
+    max_chance: float = 0.005
+    # Values are clipped at so many standard deviations from their neighbours' median: a normal
+    # series has 3 of 1,000 beyond.
+    outlier_deviations: float = 3.0
+    # Least standard deviation of a series, in logarithms, so that one without noise has no change
+    # by rounding.
+    min_scale: float = 0.005
+    # Information criterion (twice the log likelihood) that a ramp gains over the jumps: from 6 on
+    # evidence counts as strong (Kass and Raftery, 1995).
+    min_ramp_gain: float = 6.0
+    # Steps of a ramp: fewer are a jump within a step.
+    min_ramp_steps: int = 4
+    # Changes in one direction at most so many steps apart may be one ramp.
+    max_between_stairs: int = 16
+
+    def criteria(self, before: int, after: int, ratio: float) -> ChangeCriteria:
+        """What a change by this ratio must show, with so many values on either side."""
+        of_limits = (getattr(self, name) for name in ChangeCriteria._fields[3:])
+        return ChangeCriteria(before, after, float(np.log(ratio)), *of_limits)
+
+    @property
+    def usual(self) -> ChangeCriteria:
+        """What a change of any series must show, unless its reader asks for more."""
+        return self.criteria(self.min_before, self.min_after, self.min_ratio)
+
+
+LIMITS = ChangeLimits()
 
 
 @cache
@@ -86,48 +156,18 @@ def advance(  # type: ignore[no-untyped-def]
     return kept
 
 
-# The posterior that a change has taken place (Greyhound, Wu et al., USENIX ATC 2025).
-MIN_EVIDENCE = 0.9
-# Standard errors between levels, and more of them where few values give the error.
-MIN_DEVIATIONS = 5.0
-EXTRA_DEVIATIONS = 20.0  # divided by the degrees of freedom
-# Probability that a heavy-tailed series has such a stretch by chance.
-MAX_CHANCE = 0.005
-# Values are clipped at so many standard deviations from their neighbours' median.
-OUTLIER_DEVIATIONS = 3.0
-# Least standard deviation of a series.
-MIN_SCALE = 0.005
-NEIGHBOURS = 2  # on either side
-
-
-class ChangeCriteria(NamedTuple):
-    """Values needed before and after a change, and the least difference of log levels.
-
-    Three standard errors are added to the measured difference: otherwise half of all changes of
-    exactly that size would be missed.
-    """
-
-    before: int
-    after: int
-    difference: float
-
-
-# A change of 10 % (Greyhound, Wu et al., USENIX ATC 2025).
-USUAL_CRITERIA = ChangeCriteria(4, 3, float(np.log(1.10)))
-
-
 @kernel
-def scale_of(logs):  # type: ignore[no-untyped-def]
+def scale_of(logs, min_scale):  # type: ignore[no-untyped-def]
     """Standard deviation within a level, by differences: a change adds one outlier only."""
     away = np.empty(logs.size - 1)
     for at in range(away.size):
         away[at] = abs(logs[at + 1] - logs[at])
-    return max(MIN_SCALE, MAD_TO_DEVIATION * median(away, away.size) / np.sqrt(2.0))
+    return max(min_scale, MAD_TO_DEVIATION * median(away, away.size) / np.sqrt(2.0))
 
 
 @kernel
-def clip_outliers(logs, scale, near, smooth, clipped):  # type: ignore[no-untyped-def]
-    """Fills in running medians, and the logarithms clipped around them."""
+def clip_outliers(logs, reach, near, smooth, clipped):  # type: ignore[no-untyped-def]
+    """Fills in running medians, and the logarithms clipped at `reach` around them."""
     for at in range(logs.size):
         # At either end the window of five is not shortened: two outliers are no new level.
         first = min(max(0, at - NEIGHBOURS), max(0, logs.size - 2 * NEIGHBOURS - 1))
@@ -135,7 +175,6 @@ def clip_outliers(logs, scale, near, smooth, clipped):  # type: ignore[no-untype
         for place in range(first, end):
             near[place - first] = logs[place]
         smooth[at] = median(near, end - first)
-        reach = OUTLIER_DEVIATIONS * scale
         clipped[at] = min(max(logs[at], smooth[at] - reach), smooth[at] + reach)
 
 
@@ -144,7 +183,8 @@ def without_outliers(logs: Floats) -> Floats:
     if logs.size < 2:
         return logs.copy()
     near, smooth, clipped = np.empty(2 * NEIGHBOURS + 1), np.empty(logs.size), np.empty(logs.size)
-    clip_outliers(logs, scale_of(logs), near, smooth, clipped)
+    reach = LIMITS.outlier_deviations * scale_of(logs, LIMITS.min_scale)
+    clip_outliers(logs, reach, near, smooth, clipped)
     return clipped
 
 
@@ -166,9 +206,9 @@ def may_change(logs, scale, criteria):  # type: ignore[no-untyped-def]
             mean = (sums[end] - sums[end - length]) / length
             low, high = min(low, mean), max(high, mean)
     # The standard error is at least that of two halves, at most the difference / `enough`.
-    enough = MIN_DEVIATIONS + EXTRA_DEVIATIONS / (size - 2)
-    least = max(criteria.difference / (1 + 3 / MIN_DEVIATIONS), enough * 2 * scale / np.sqrt(size))
-    return high - low >= 0.999 * least
+    enough = criteria.min_deviations + criteria.extra_deviations / (size - 2)
+    least = criteria.difference / (1 + 3 / criteria.min_deviations)
+    return high - low >= 0.999 * max(least, enough * 2 * scale / np.sqrt(size))
 
 
 @kernel
@@ -209,7 +249,7 @@ def is_change(logs, first, at, end, scale, criteria):  # type: ignore[no-untyped
     difference = abs(after - before)
     deviation = max(scale, np.sqrt(left / (end - first - 2)))
     error = deviation * np.sqrt(1.0 / num_before + 1.0 / num_after)
-    enough = MIN_DEVIATIONS + EXTRA_DEVIATIONS / (end - first - 2)
+    enough = criteria.min_deviations + criteria.extra_deviations / (end - first - 2)
     if difference + 3 * error < criteria.difference or difference < enough * error:
         return False
     # Values beyond the middle, of the longer part and of the shorter one.
@@ -231,7 +271,7 @@ def is_change(logs, first, at, end, scale, criteria):  # type: ignore[no-untyped
     exponent = share * np.log(share / usual)
     if share < 1.0:
         exponent += (1 - share) * np.log((1 - share) / (1 - usual))
-    return (end - first) * np.exp(-num_short * exponent) < MAX_CHANCE
+    return (end - first) * np.exp(-num_short * exponent) < criteria.max_chance
 
 
 @kernel
@@ -247,7 +287,7 @@ def find_splits(logs, scale, criteria, table, began, figures, splits):  # type: 
         for run in range(num_runs):
             if last + criteria.before <= began[run] <= now + 1 - criteria.after:
                 evidence += figures[3, run]
-        if evidence > MIN_EVIDENCE:
+        if evidence > criteria.min_evidence:
             at = best_split(logs, last, now + 1, criteria)
             if is_change(logs, last, at, now + 1, scale, criteria):
                 splits[num_splits] = last = at
@@ -291,9 +331,9 @@ def find_splits_of_each(values, criteria, table, logs, at, splits, sizes):  # ty
         sizes[row, 0], sizes[row, 1] = count, 0
         if count < criteria.before + criteria.after:
             continue
-        scale = scale_of(plain[:count])
-        clipped = logs[row, :count]
-        clip_outliers(plain[:count], scale, near, smooth[:count], clipped)
+        scale = scale_of(plain[:count], criteria.min_scale)
+        clipped, reach = logs[row, :count], criteria.outlier_deviations * scale
+        clip_outliers(plain[:count], reach, near, smooth[:count], clipped)
         # A quick check: levels are no further apart than running medians.
         lowest = highest = smooth[0]
         for place in range(count):
@@ -303,13 +343,6 @@ def find_splits_of_each(values, criteria, table, logs, at, splits, sizes):  # ty
             sizes[row, 1] = find_splits(
                 clipped, scale, criteria, table, began, figures, splits[row]
             )
-
-
-# Information criterion that a ramp must gain over the jumps (twice the log likelihood).
-MIN_RAMP_GAIN = 6.0
-_FIRST = USUAL_CRITERIA.before
-MIN_RAMP_STEPS = 4  # fewer are a jump within a step
-_LEFT_BY_CHANCE = (MIN_SCALE / 5) ** 2  # least mean square, so the logarithm is finite
 
 
 class Ramp(NamedTuple):
@@ -323,31 +356,29 @@ class Ramp(NamedTuple):
 
 def find_ramp(logs: Floats, jumps: list[int]) -> Ramp | None:
     """The ramp, if it explains [n] better than the jumps do; else None."""
-    if logs.size < USUAL_CRITERIA.before + USUAL_CRITERIA.after + MIN_RAMP_STEPS:
+    if logs.size < LIMITS.min_before + LIMITS.min_after + LIMITS.min_ramp_steps:
         return None
     logs = np.ascontiguousarray(logs)
-    begin, until, left, before, after = best_ramp(logs)
+    begin, until, left, before, after = best_ramp(logs, LIMITS.min_before)
     bounds = np.array([0, *jumps, logs.size], np.int64)
     levels = np.add.reduceat(logs, bounds[:-1]) / np.diff(bounds)
     left_by_jumps = float(((logs - np.repeat(levels, np.diff(bounds))) ** 2).sum())
     by_jumps = _badness(left_by_jumps, logs.size, 2 * len(jumps))
-    if (
-        until - begin + 1 < MIN_RAMP_STEPS
-        or _badness(left, logs.size, 3) + MIN_RAMP_GAIN > by_jumps
-    ):
-        return None
-    return Ramp(begin, until, before, after)
+    is_long = until - begin + 1 >= LIMITS.min_ramp_steps
+    is_better = _badness(left, logs.size, 3) + LIMITS.min_ramp_gain <= by_jumps
+    return Ramp(begin, until, before, after) if is_long and is_better else None
 
 
 def _badness(left: float, size: int, num_parameters: int) -> float:
     """The Bayesian information criterion without its constant."""
-    mean_square = left / size + _LEFT_BY_CHANCE
+    # With a least mean square, so that the logarithm is finite.
+    mean_square = left / size + (LIMITS.min_scale / 5) ** 2
     return size * float(np.log(mean_square)) + num_parameters * float(np.log(size))
 
 
 @kernel
-def best_ramp(logs):  # type: ignore[no-untyped-def]
-    """Begin, end, residual squares, and the levels before and after of the best ramp."""
+def best_ramp(logs, first):  # type: ignore[no-untyped-def]
+    """The best ramp from `first` on: its begin, end, residual squares, and both levels."""
     size, mean, total = logs.size, 0.0, 0.0
     for at in range(size):
         mean += logs[at] / size
@@ -357,8 +388,8 @@ def best_ramp(logs):  # type: ignore[no-untyped-def]
         sums[at + 1] = sums[at] + logs[at] - mean
         moments[at + 1] = moments[at] + at * (logs[at] - mean)
         total += (logs[at] - mean) ** 2
-    best, best_begin, best_until, slope, offset = -1.0, _FIRST, _FIRST, 0.0, 0.0
-    for begin in range(_FIRST, size - 1):
+    best, best_begin, best_until, slope, offset = -1.0, first, first, 0.0, 0.0
+    for begin in range(first, size - 1):
         for until in range(begin, size):
             length = until - begin + 1
             later = size - 1 - until
@@ -375,10 +406,6 @@ def best_ramp(logs):  # type: ignore[no-untyped-def]
                 slope = product / variance
                 offset = mean - slope * share / size
     return best_begin, best_until, total - best, offset, offset + slope
-
-
-# Changes in one direction at most this far apart may be one ramp.
-MAX_BETWEEN_STAIRS = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -400,73 +427,70 @@ class LevelChange:
         return self.after / self.before
 
 
-def level_changes(values: Floats, criteria: ChangeCriteria = USUAL_CRITERIA) -> list[LevelChange]:
-    """The changes of one series [n], ascending; unknown values are NaN."""
+def level_changes(values: Floats, criteria: ChangeCriteria | None = None) -> list[LevelChange]:
+    """The changes of one series [n], ascending, by the usual criteria or others; NaN = unknown."""
     return level_changes_of_each(values[None], criteria)[0]
 
 
 def level_changes_of_each(
-    values: Floats, criteria: ChangeCriteria = USUAL_CRITERIA
+    values: Floats, criteria: ChangeCriteria | None = None
 ) -> list[list[LevelChange]]:
     """The changes of each series, [series, n]; only values above 0 are known."""
     values = np.ascontiguousarray(values, np.float64)
-    logs, at = np.empty(values.shape), np.empty(values.shape, np.int64)
-    found = np.empty(values.shape, np.int64)
+    logs, (at, splits) = np.empty(values.shape), np.empty((2, *values.shape), np.int64)
     sizes = np.zeros((values.shape[0], 2), np.int64)
-    find_splits_of_each(values, criteria, predictive_table(values.shape[1]), logs, at, found, sizes)
+    table = predictive_table(values.shape[1])
+    find_splits_of_each(values, criteria or LIMITS.usual, table, logs, at, splits, sizes)
     return [
-        _level_changes(logs[row, :size], at[row, :size], found[row, :num_splits].tolist())
+        _level_changes(logs[row, :size], at[row, :size], splits[row, :num_splits].tolist())
         if num_splits
         else []
         for row, (size, num_splits) in enumerate(sizes.tolist())
     ]
 
 
-def latest_onset(values: Floats, criteria: ChangeCriteria = USUAL_CRITERIA) -> LevelChange | None:
+def latest_onset(values: Floats) -> LevelChange | None:
     """The rise to the current level of a series [n]; None where it never rose or fell again."""
-    return still_up(level_changes(values, criteria), criteria)
+    return latest_onset_of_each(values[None])[0]
 
 
-def latest_onset_of_each(
-    values: Floats, criteria: ChangeCriteria = USUAL_CRITERIA
-) -> list[LevelChange | None]:
+def latest_onset_of_each(values: Floats) -> list[LevelChange | None]:
     """The same of each series, [series, n]."""
-    return [still_up(each, criteria) for each in level_changes_of_each(values, criteria)]
+    criteria = LIMITS.usual
+    return [still_up(changes, criteria) for changes in level_changes_of_each(values, criteria)]
 
 
-def still_up(found: list[LevelChange], criteria: ChangeCriteria) -> LevelChange | None:
+def still_up(changes: list[LevelChange], criteria: ChangeCriteria) -> LevelChange | None:
     """The last rise through the middle between the lowest and the current level.
 
     Of the changes of a series; None where it never rose or fell again.
     """
-    if not found:
+    if not changes:
         return None
-    now = found[-1].after
-    low = min(min(each.before, each.after) for each in found)
+    now = changes[-1].after
+    low = min(min(change.before, change.after) for change in changes)
     if np.log(now / low) < criteria.difference / 2:
         return None
     middle = float(np.sqrt(now * low))
-    return next(each for each in reversed(found) if each.before < middle)
+    return next(change for change in reversed(changes) if change.before < middle)
 
 
 def _level_changes(logs: Floats, at: Ints, jumps: list[int]) -> list[LevelChange]:
     """Changes of one series; `logs` and `at` are values and positions of its known values."""
-    if not jumps:
-        return []
     bounds = [0, *jumps, logs.size]
     level = [float(logs[first:end].mean()) for first, end in pairwise(bounds)]
-    found: list[LevelChange] = []
+    changes: list[LevelChange] = []
     for first, end in _staircases(jumps, level):
         begin = bounds[first]
         inner = [jump - begin for jump in jumps[first:end]]
         gradual = find_ramp(logs[begin : bounds[end + 1]], inner)
         if gradual is None:
-            found += [level_change(at, jump, jump, *level[i : i + 2])
-                      for i, jump in enumerate(jumps[first:end], first)]  # fmt: skip
+            changes += [level_change(at, jump, jump, *level[i : i + 2])
+                        for i, jump in enumerate(jumps[first:end], first)]  # fmt: skip
         else:
             steps = begin + gradual.begin, begin + gradual.until
-            found.append(level_change(at, *steps, gradual.before, gradual.after))
-    return found
+            changes.append(level_change(at, *steps, gradual.before, gradual.after))
+    return changes
 
 
 def _staircases(jumps: list[int], level: list[float]) -> Iterator[tuple[int, int]]:
@@ -475,7 +499,7 @@ def _staircases(jumps: list[int], level: list[float]) -> Iterator[tuple[int, int
     for index in range(1, len(jumps) + 1):
         if index < len(jumps):
             is_up = [level[i + 1] > level[i] for i in (index - 1, index)]
-            is_near = jumps[index] - jumps[index - 1] <= MAX_BETWEEN_STAIRS
+            is_near = jumps[index] - jumps[index - 1] <= LIMITS.max_between_stairs
             if is_near and is_up[0] == is_up[1]:
                 continue
         yield first, index

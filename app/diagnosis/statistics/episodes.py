@@ -3,7 +3,7 @@
 `badness` is 1.0 in a step that is as it should be. Its logarithm is taken as one of two levels, the
 one of good steps and the one of bad steps, plus normal noise; the most likely sequence of levels
 (Viterbi) has the episodes. A level changes rarely, so each change costs as much as a change point
-does, and a single step counts no more than `MAX_EVIDENCE` of that: one outlier is neither an onset
+does, and a single step counts no more than `max_evidence` of that: one outlier is neither an onset
 nor an end. Where an episode begins with a ramp (change_points.py), it begins with the ramp.
 
 Unlike `latest_onset`, this also places slowdowns that ended, that come and go, or that began a few
@@ -17,44 +17,49 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from app.diagnosis.statistics.change_points import (
-    MIN_DEVIATIONS,
-    MIN_SCALE,
-    OUTLIER_DEVIATIONS,
-    find_ramp,
-    scale_of,
-    without_outliers,
-)
+from app.diagnosis.statistics import change_points
+from app.diagnosis.statistics.change_points import find_ramp, scale_of, without_outliers
 from app.diagnosis.statistics.ramps import grows_from_the_first
 from app.engine.kernels import kernel
 from app.engine.medians import median_of
 from app.engine.metrics import MAD_TO_DEVIATION
 from app.trace.window import Floats, Ints
 
-# A step is bad from this excess, and from half of the median excess of bad steps.
-MIN_EXCESS = 0.03
-# Evidence of a single step, in costs of a change: less than 2, so one step alone never makes an
-# episode, and more than 1, so two clear ones do.
-MAX_EVIDENCE = 1.6
-# Fewest known good steps before an onset or after an end.
-MIN_GOOD_STEPS = 3
-# Good steps between two parts of one slowdown: so many at least, or so many times the longest part
-# or gap.
-MAX_GAP = 12
-MAX_GAP_RATIO = 2.0
-# An earlier part that is shorter than this share of a later one belongs to nothing.
-MIN_SHARE = 0.25
-# A slowdown that comes and goes is over after so many times its longest gap.
-QUIET_RATIO = 2.0
-# Noise: fewer standard deviations between the levels do not show which single steps are good.
-CLEAR_DEVIATIONS = 4.0
-# A step is clearly good below this share of the excess.
-CLEARLY_GOOD = 0.25
-# Levels so many standard deviations apart are two levels, not the halves of one.
-CLEAR_LEVELS = 6.0
-# Probability below which good steps in a row are an onset or an end, where bad ones come singly.
-MAX_CHANCE = 0.01
-_FEW_STEPS = 3
+
+@dataclass(frozen=True, slots=True)
+class EpisodeLimits:
+    """From when on steps are an episode. All were chosen on made series, for the reasons given."""
+
+    # A step is bad from this excess, and from half of the median excess of bad steps: healthy GPUs
+    # differ by up to 3 %.
+    min_excess: float = 0.03
+    # Evidence of a single step, in costs of a change: less than 2, so one step alone never makes an
+    # episode, and more than 1, so two clear ones do.
+    max_evidence: float = 1.6
+    # Fewest known good steps before an onset or after an end: two may be chance.
+    min_good_steps: int = 3
+    # Good steps between two parts of one slowdown: so many, or so many times the longest part or
+    # gap. What comes and goes does so regularly.
+    max_gap: int = 12
+    max_gap_ratio: float = 2.0
+    # An earlier part that is shorter than this share of a later one belongs to nothing.
+    min_share: float = 0.25
+    # A slowdown that comes and goes is over after so many times its longest gap.
+    quiet_ratio: float = 2.0
+    # Noise: fewer standard deviations between the levels do not show which single steps are good.
+    clear_deviations: float = 4.0
+    # A step is clearly good below this share of the excess.
+    clearly_good: float = 0.25
+    # Levels so many standard deviations apart are two levels, not the halves of one.
+    clear_levels: float = 6.0
+    # Probability below which good steps in a row are an onset or an end, where bad ones come
+    # singly: wrong in 1 of 100 series.
+    max_chance: float = 0.01
+
+
+LIMITS = EpisodeLimits()
+# Of the highest steps, from whose median the bad level is first taken.
+_HIGHEST_STEPS = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,10 +99,10 @@ class Episodes:
 def bad_steps(badness: Floats) -> NDArray[np.bool_]:
     """[n], whether each step is bad."""
     excess = np.where(np.isnan(badness), 0.0, badness - 1.0)
-    some = excess[excess >= MIN_EXCESS]
+    some = excess[excess >= LIMITS.min_excess]
     if not some.size:
         return np.zeros(badness.size, np.bool_)
-    return np.asarray(excess >= max(MIN_EXCESS, median_of(some) / 2))
+    return np.asarray(excess >= max(LIMITS.min_excess, median_of(some) / 2))
 
 
 def episodes_of(badness: Floats) -> Episodes | None:
@@ -107,18 +112,18 @@ def episodes_of(badness: Floats) -> Episodes | None:
     if not is_bad.any():
         return None
     logs = np.log(badness[at])
-    found = _bad_levels(logs, is_bad)
-    if found is None:
+    runs = _bad_levels(logs, is_bad)
+    if runs is None:
         return _of_hits(is_bad, at)
-    parts = _latest(found)
+    parts = _latest(runs)
     begin, until = _ramp_of(logs, parts)
     parts[-1] = begin, parts[-1][1]
     first, end = parts[0][0], parts[-1][1]
     longest_gap = max((after[0] - one[1] for one, after in pairwise(parts)), default=0)
     return Episodes(
         parts=tuple((int(at[one]), int(at[other - 1]) + 1) for one, other in parts),
-        begins=first >= MIN_GOOD_STEPS,
-        is_over=at.size - end >= max(MIN_GOOD_STEPS, QUIET_RATIO * longest_gap),
+        begins=first >= LIMITS.min_good_steps,
+        is_over=at.size - end >= max(LIMITS.min_good_steps, LIMITS.quiet_ratio * longest_gap),
         ramp_until=None if until is None else int(at[until]),
         share_bad=_share_bad(logs[first:end], parts),
     )
@@ -129,11 +134,11 @@ def _of_hits(is_bad: NDArray[np.bool_], at: Ints) -> Episodes:
     hits = np.flatnonzero(is_bad)
     first, end = int(hits[0]), int(hits[-1]) + 1
     rate = hits.size / (end - first) if hits.size > 1 else 0.5
-    before, after = ((1 - rate) ** each for each in (first, is_bad.size - end))
+    num_after, most = is_bad.size - end, LIMITS.max_chance
     return Episodes(
         parts=((int(at[first]), int(at[end - 1]) + 1),),
-        begins=first >= MIN_GOOD_STEPS and before < MAX_CHANCE,
-        is_over=is_bad.size - end >= MIN_GOOD_STEPS and after < MAX_CHANCE,
+        begins=first >= LIMITS.min_good_steps and (1 - rate) ** first < most,
+        is_over=num_after >= LIMITS.min_good_steps and (1 - rate) ** num_after < most,
         ramp_until=None,
         share_bad=hits.size / (end - first),
     )
@@ -148,13 +153,10 @@ def _bad_levels(logs: Floats, is_bad: NDArray[np.bool_]) -> Runs | None:
     The whole series where there is one level.
     """
     whole = [(0, logs.size)]
-    if logs.size < MIN_GOOD_STEPS + 1:
+    if logs.size < LIMITS.min_good_steps + 1:
         return whole
-    answers = [
-        _segmented(logs, start)
-        for start in (is_bad, logs >= median_of(np.sort(logs)[-_FEW_STEPS:]) / 2)
-    ]
-    best = min(answers, key=lambda each: each.left)
+    is_high = logs >= median_of(np.sort(logs)[-_HIGHEST_STEPS:]) / 2
+    best = min(_segmented(logs, is_bad), _segmented(logs, is_high), key=lambda fit: fit.left)
     if best.is_bad.all():
         return whole
     return _clear_runs(logs, runs_of(best.is_bad), best.scale) or None
@@ -172,7 +174,7 @@ def _segmented(logs: Floats, is_bad: NDArray[np.bool_]) -> _Segmented:
     """The most likely states, beginning with these."""
     # Log odds of the levels, linear in the value; a change costs log(n), as in the BIC.
     cost = 1.0 + float(np.log(logs.size))
-    usual = scale = float(scale_of(logs))
+    usual = scale = float(scale_of(logs, change_points.LIMITS.min_scale))
     for _ in range(3):
         if is_bad.all() or not is_bad.any():
             break
@@ -183,15 +185,16 @@ def _segmented(logs: Floats, is_bad: NDArray[np.bool_]) -> _Segmented:
             break
         scale = min(usual, _within(logs, is_bad))
         odds = (bad - good) * (logs - (good + bad) / 2) / scale**2
-        before, most = is_bad, MAX_EVIDENCE * cost
+        before, most = is_bad, LIMITS.max_evidence * cost
         is_bad = _viterbi(np.minimum(np.maximum(odds, -most), most), cost)
         # One step at either end takes a single change.
         is_bad[0], is_bad[-1] = is_bad[1], is_bad[-2]
         if np.array_equal(is_bad, before):
             break
     parts = [logs[is_bad == state] for state in (False, True)]
-    far = [np.abs(each - median_of(each)) for each in parts if each.size]
-    squares = sum(float((np.minimum(each / usual, OUTLIER_DEVIATIONS) ** 2).sum()) for each in far)
+    far = [np.abs(part - median_of(part)) / usual for part in parts if part.size]
+    most = change_points.LIMITS.outlier_deviations
+    squares = sum(float((np.minimum(deviations, most) ** 2).sum()) for deviations in far)
     return _Segmented(is_bad, scale, squares / 2 + cost * int((is_bad[1:] != is_bad[:-1]).sum()))
 
 
@@ -203,8 +206,8 @@ def _within(logs: Floats, is_bad: NDArray[np.bool_]) -> float:
     good, bad = logs[~is_bad], logs[is_bad]
     good_level, bad_level = median_of(good), median_of(bad)
     away = np.concatenate([good - good_level, bad - bad_level])
-    scale = max(MIN_SCALE, MAD_TO_DEVIATION * median_of(np.abs(away)))
-    is_clear = bad_level - good_level >= CLEAR_LEVELS * scale
+    scale = max(change_points.LIMITS.min_scale, MAD_TO_DEVIATION * median_of(np.abs(away)))
+    is_clear = bad_level - good_level >= LIMITS.clear_levels * scale
     return scale if is_clear else float(np.inf)
 
 
@@ -217,12 +220,12 @@ def _viterbi(odds, cost):  # type: ignore[no-untyped-def]
         came_from[step, 0], came_from[step, 1] = good < bad - cost, bad >= good - cost
         gain = odds[step]
         good, bad = max(good, bad - cost) - gain / 2, max(bad, good - cost) + gain / 2
-    found = np.zeros(odds.size, np.bool_)
+    states = np.zeros(odds.size, np.bool_)
     state = bad > good
     for step in range(odds.size - 1, -1, -1):
-        found[step] = state
+        states[step] = state
         state = came_from[step, 1] if state else came_from[step, 0]
-    return found
+    return states
 
 
 def runs_of(flags: NDArray[np.bool_]) -> Runs:
@@ -257,19 +260,20 @@ def _is_apart(logs: Floats, gap: tuple[int, int], around: tuple[int, int], scale
     if not good.size or not bad.size:
         return False
     error = scale * np.sqrt(1 / good.size + 1 / bad.size)
-    return bool(median_of(bad) - median_of(good) >= MIN_DEVIATIONS * error)
+    return bool(median_of(bad) - median_of(good) >= change_points.LIMITS.min_deviations * error)
 
 
 def _latest(runs: Runs) -> Runs:
     """The last run and those before it that are part of the same slowdown."""
-    found, longest, widest = [runs[-1]], runs[-1][1] - runs[-1][0], 0
+    parts, longest, widest = [runs[-1]], runs[-1][1] - runs[-1][0], 0
     for run in reversed(runs[:-1]):
-        size, gap = run[1] - run[0], found[0][0] - run[1]
-        if gap > max(MAX_GAP, MAX_GAP_RATIO * max(longest, widest)) or size < MIN_SHARE * longest:
+        size, gap = run[1] - run[0], parts[0][0] - run[1]
+        max_gap = max(LIMITS.max_gap, LIMITS.max_gap_ratio * max(longest, widest))
+        if gap > max_gap or size < LIMITS.min_share * longest:
             break
         longest, widest = max(longest, size), max(widest, gap)
-        found.insert(0, run)
-    return found
+        parts.insert(0, run)
+    return parts
 
 
 def _ramp_of(logs: Floats, parts: Runs) -> tuple[int, int | None]:
@@ -290,7 +294,8 @@ def _ramp_of(logs: Floats, parts: Runs) -> tuple[int, int | None]:
 def _share_bad(logs: Floats, parts: Runs) -> float:
     """Share of the steps that are bad, where single good ones can be seen; else of the parts'."""
     inside = sum(end - begin for begin, end in parts) / logs.size
-    level, noise = median_of(logs), float(scale_of(logs)) if logs.size > 2 else np.inf
-    if level < CLEAR_DEVIATIONS * noise:
+    noise = scale_of(logs, change_points.LIMITS.min_scale) if logs.size > 2 else np.inf
+    level = median_of(logs)
+    if level < LIMITS.clear_deviations * noise:
         return inside
-    return min(inside, float((logs >= CLEARLY_GOOD * level).mean()))
+    return min(inside, float((logs >= LIMITS.clearly_good * level).mean()))

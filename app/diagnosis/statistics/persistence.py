@@ -9,27 +9,43 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from app.diagnosis.statistics import episodes
 from app.diagnosis.statistics.episodes import Episodes, bad_steps, episodes_of
 from app.engine.medians import median_of
 from app.result.finding import Persistence
 from app.trace.window import Floats, Ints
 
-# Of the window's steps, or of those since the onset.
-MIN_CHRONIC_SHARE = 0.5
-# Fewer bad steps up to the newest one are few steps.
-MIN_CHRONIC_STEPS = 4
-# Progressive: Kendall's tau of the steps, and growth from the first third to the last; or a ramp
-# over at least this share of the bad steps.
-MIN_AGREEMENT = 0.6
-MIN_GROWTH = 0.1
-MIN_STEPS = 6
-GROWTH_STEPS = 64  # newest steps that are looked at
-MIN_RAMP_SHARE = 0.5
-# It comes and goes where less than this share of the steps is bad, from the first bad one on.
-MIN_STEADY_SHARE = 0.85
-# Rotating: at least three culprits, none with more than half of the bad steps.
-MAX_SHARE_OF_ONE = 0.5
-MIN_CULPRITS = 3
+
+@dataclass(frozen=True, slots=True)
+class PersistenceLimits:
+    """What makes a slowdown chronic, progressive or rotating. All were chosen on made series."""
+
+    # Chronic: this share of the window's steps is bad, or so many steps up to the newest one: three
+    # in a row may be an evaluation and what follows it.
+    min_chronic_share: float = 0.5
+    min_chronic_steps: int = 4
+    # Progressive: Kendall's tau of the bad steps, and the growth (a share) from their first third
+    # to the last, over so many steps; of 200 noisy series none is (test_persistence.py).
+    min_agreement: float = 0.6
+    min_growth: float = 0.1
+    min_steps: int = 6
+    # Or a ramp over this share of the bad steps.
+    min_ramp_share: float = 0.5
+    # It comes and goes where less than this share of the steps is bad, from the first bad one on.
+    min_steady_share: float = 0.85
+    # Rotating: so many culprits, as two may take turns by chance, none with more than this share of
+    # the bad steps.
+    min_culprits: int = 3
+    max_share_of_one: float = 0.5
+    # A step belongs to a stretch from this share of its operations on: most of them.
+    min_hit_share: float = 0.5
+    # So few hits in a window twice as long are transient.
+    few_hits: int = 3
+
+
+LIMITS = PersistenceLimits()
+# Newest steps in which growth is searched: pairs of all of them are compared.
+_GROWTH_STEPS = 64
 
 
 def persistence(badness: Floats, num_before: int = 0) -> Persistence | None:
@@ -37,43 +53,47 @@ def persistence(badness: Floats, num_before: int = 0) -> Persistence | None:
 
     1.0 = not bad, NaN = unknown; None where no step of the window is bad.
     """
-    found = episodes_of(badness)
-    return None if found is None else persistence_of(found, badness, num_before)
+    slowdown = episodes_of(badness)
+    return None if slowdown is None else persistence_of(slowdown, badness, num_before)
 
 
-def persistence_of(found: Episodes, badness: Floats, num_before: int) -> Persistence | None:
+def persistence_of(slowdown: Episodes, badness: Floats, num_before: int) -> Persistence | None:
     """The same, of episodes that are known."""
     bad = is_bad = bad_steps(badness)
     inside = np.zeros(badness.size, np.bool_)
-    for first, end in found.parts:
-        inside[first:end] = True
+    inside[slowdown.positions] = True
     if (is_bad & inside)[num_before:].any():
         is_bad = bad & inside
     num_known = int(np.isfinite(badness[num_before:]).sum())
     num_bad = int(is_bad[num_before:].sum())
     if not num_bad:
         return None
-    is_most = num_bad >= MIN_CHRONIC_SHARE * num_known
-    if found.is_over:
-        return "chronic" if is_most and found.share_bad >= MIN_STEADY_SHARE else "transient"
-    if _is_ramp(found, badness) or _is_growing(badness, bad):
+    is_most = num_bad >= LIMITS.min_chronic_share * num_known
+    is_steady = slowdown.share_bad >= LIMITS.min_steady_share
+    if slowdown.is_over:
+        return "chronic" if is_most and is_steady else "transient"
+    if _is_ramp(slowdown, badness) or _is_growing(badness, bad):
         return "progressive"
-    if found.share_bad < MIN_STEADY_SHARE:
-        return "transient"
-    is_lasting = int(is_bad[found.parts[-1][0] :].sum()) >= MIN_CHRONIC_STEPS
-    return "chronic" if is_most or is_lasting else "transient"
+    is_lasting = int(is_bad[slowdown.parts[-1][0] :].sum()) >= LIMITS.min_chronic_steps
+    return "chronic" if is_steady and (is_most or is_lasting) else "transient"
 
 
-def _is_ramp(found: Episodes, badness: Floats) -> bool:
+def _is_ramp(slowdown: Episodes, badness: Floats) -> bool:
     """Whether most of the last part is a ramp upwards."""
-    first, end = found.parts[-1]
-    if found.ramp_until is None or end < badness.size - GROWTH_STEPS:
+    first, end = slowdown.parts[-1]
+    if slowdown.ramp_until is None or end < badness.size - _GROWTH_STEPS:
         return False
     values = badness[first:end][np.isfinite(badness[first:end])]
-    if found.ramp_until + 1 - first < MIN_RAMP_SHARE * (end - first) or values.size < MIN_STEPS:
+    is_short = slowdown.ramp_until + 1 - first < LIMITS.min_ramp_share * (end - first)
+    if is_short or values.size < LIMITS.min_steps:
         return False
+    return _growth(values) >= LIMITS.min_growth / 2
+
+
+def _growth(values: Floats) -> float:
+    """By which share the last third of a series is higher than the first."""
     third = max(2, values.size // 3)
-    return bool(median_of(values[-third:]) / median_of(values[:third]) - 1 >= MIN_GROWTH / 2)
+    return median_of(values[-third:]) / median_of(values[:third]) - 1
 
 
 def rotation(culprits: Ints) -> Persistence | None:
@@ -82,22 +102,19 @@ def rotation(culprits: Ints) -> Persistence | None:
     if not named.size:
         return None
     counts = np.bincount(named)
-    is_rotating = (
-        np.count_nonzero(counts) >= MIN_CULPRITS and counts.max() <= MAX_SHARE_OF_ONE * named.size
-    )
-    return "rotating" if is_rotating else None
+    is_none_most = counts.max() <= LIMITS.max_share_of_one * named.size
+    are_several = np.count_nonzero(counts) >= LIMITS.min_culprits
+    return "rotating" if are_several and is_none_most else None
 
 
 def _is_growing(badness: Floats, is_bad: np.ndarray) -> bool:
     """Whether the current stretch of bad steps gets worse (Kendall's tau, and growth)."""
     grown = _current_stretch(badness, is_bad)
-    if grown.size < MIN_STEPS:
+    if grown.size < LIMITS.min_steps:
         return False
     pairs = np.sign(grown[None, :] - grown[:, None])
     agreement = np.triu(pairs, 1).sum() / (grown.size * (grown.size - 1) / 2)
-    third = max(2, grown.size // 3)
-    growth = median_of(grown[-third:]) / median_of(grown[:third]) - 1
-    return bool(agreement >= MIN_AGREEMENT and growth >= MIN_GROWTH)
+    return bool(agreement >= LIMITS.min_agreement and _growth(grown) >= LIMITS.min_growth)
 
 
 def _current_stretch(badness: Floats, is_bad: np.ndarray) -> Floats:
@@ -107,16 +124,8 @@ def _current_stretch(badness: Floats, is_bad: np.ndarray) -> Floats:
         return np.empty(0)
     breaks = np.flatnonzero(np.diff(at) > 2)
     first = at[breaks[-1] + 1] if breaks.size else at[0]
-    recent = badness[max(first, badness.size - GROWTH_STEPS) :]
+    recent = badness[max(first, badness.size - _GROWTH_STEPS) :]
     return recent[np.isfinite(recent)]
-
-
-# Probability below which quiet steps in a row are an onset or an end.
-_MAX_CHANCE = 0.01
-# A step belongs to a stretch if its share is at least this.
-MIN_HIT_SHARE = 0.5
-# So few hits in a longer window are transient.
-_FEW_STEPS = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,31 +152,23 @@ def onset_of_hits(steps: Ints, is_hit: NDArray[np.bool_]) -> Onset:
     first, last = int(hits[0]), int(hits[-1])
     # Hits a step after the first one; two hits are too few for that.
     rate = (hits.size - 1) / (last + 1 - first) if hits.size > 2 else float(is_hit[first:].mean())
-    began_here = (1 - rate) ** first < _MAX_CHANCE
-    num_after = is_hit.size - 1 - last
-    is_over = num_after > 0 and (1 - rate) ** num_after < _MAX_CHANCE
-    is_hiccup = hits.size <= _FEW_STEPS < is_hit.size / 2
+    num_after, max_chance = is_hit.size - 1 - last, episodes.LIMITS.max_chance
+    began_here = (1 - rate) ** first < max_chance
+    is_over = num_after > 0 and (1 - rate) ** num_after < max_chance
+    is_hiccup = hits.size <= LIMITS.few_hits < is_hit.size / 2
     lasts: Persistence = "transient" if is_over or is_hiccup else "chronic"
     return Onset(
         int(steps[first]) if began_here else None, lasts, int(steps[last]) if is_over else None
     )
 
 
-def densest_stretch(share: Floats) -> tuple[int, int]:
-    """First and end of the stretch with the largest sum of share - 1/2.
-
-    `share` [steps] is within 0..1.
-    """
-    return best_stretch(share - MIN_HIT_SHARE)
-
-
 def best_stretch(gain: Floats) -> tuple[int, int]:
     """First and end of the stretch with the largest sum of `gain` [steps] (Kadane)."""
-    best, found, total, began = -np.inf, (0, gain.size), 0.0, 0
-    for position, each in enumerate(gain.tolist()):
+    best, stretch, total, began = -np.inf, (0, gain.size), 0.0, 0
+    for position, of_step in enumerate(gain.tolist()):
         if total <= 0.0:
             total, began = 0.0, position
-        total += each
+        total += of_step
         if total > best:
-            best, found = total, (began, position + 1)
-    return found
+            best, stretch = total, (began, position + 1)
+    return stretch

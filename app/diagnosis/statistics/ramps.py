@@ -8,11 +8,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from app.diagnosis.statistics import change_points
 from app.diagnosis.statistics.change_points import (
-    MIN_RAMP_STEPS,
-    MIN_SCALE,
-    OUTLIER_DEVIATIONS,
-    USUAL_CRITERIA,
     ChangeCriteria,
     LevelChange,
     Ramp,
@@ -43,17 +40,18 @@ def ramp_shape(size: int, begin: int, until: int) -> Floats:
 
 def fit_shape(logs: Floats, shape: Floats) -> RampFit:
     """Least squares of [n, series] on a level and a shape [n]; outliers are clipped once."""
-    centred = shape - shape.mean()
+    centred, limits = shape - shape.mean(), change_points.LIMITS
     squares = float(centred @ centred)
     for _ in range(2):
         rise = centred @ logs / squares
         level = logs.mean(axis=0) - rise * shape.mean()
         fitted = level + rise * shape[:, None]
         away = logs - fitted
-        reach = np.maximum(MIN_SCALE, MAD_TO_DEVIATION * medians_of_known(np.abs(away).T))
-        logs = fitted + np.clip(away, -OUTLIER_DEVIATIONS * reach, OUTLIER_DEVIATIONS * reach)
+        deviation = MAD_TO_DEVIATION * medians_of_known(np.abs(away).T)
+        reach = limits.outlier_deviations * np.maximum(limits.min_scale, deviation)
+        logs = fitted + np.clip(away, -reach, reach)
     deviation = np.sqrt(np.maximum(((logs - fitted) ** 2).sum(axis=0), 1e-12) / (shape.size - 2))
-    return RampFit(level, rise, np.maximum(deviation, MIN_SCALE / 5) / np.sqrt(squares))
+    return RampFit(level, rise, np.maximum(deviation, limits.min_scale / 5) / np.sqrt(squares))
 
 
 # A quantile near the lowest level.
@@ -65,12 +63,13 @@ def rising_ramp(
 ) -> LevelChange | None:
     """The ramp that a series [n] ends on or has stayed up from; NaN = unknown.
 
-    None where the series did not rise by `criteria.difference`, or a single jump, or the jumps that
-    are found, explain it as well. The series begins after its last fall. `changes` are those of the
-    series by these criteria, if they are known.
+    None where the series did not rise by `criteria.difference`, or a single jump, or its jumps,
+    explain it as well. The series begins after its last fall. `changes` are those of the series by
+    these criteria, if they are known.
     """
-    known = values[np.isfinite(values) & (values > 0)]
-    newest = known[-criteria.after - MIN_RAMP_STEPS :]
+    at = np.flatnonzero(np.isfinite(values) & (values > 0))
+    known, min_steps = values[at], change_points.LIMITS.min_ramp_steps
+    newest = known[-criteria.after - min_steps :]
     # A quick check: a series that has risen is higher at its end than where it was lowest.
     if (
         not known.size
@@ -79,20 +78,19 @@ def rising_ramp(
         return None
     if changes is None:
         changes = level_changes(values, criteria)
-    falls = [each.until for each in changes if each.ratio < 1]
-    at = np.flatnonzero(np.isfinite(values) & (values > 0))
+    falls = [change.until for change in changes if change.ratio < 1]
     at = at[at >= max(falls, default=0)]
-    if at.size < criteria.before + criteria.after + MIN_RAMP_STEPS:
+    if at.size < criteria.before + criteria.after + min_steps:
         return None
     logs = without_outliers(np.log(values[at]))
     splits = [[], [int(best_split(logs, 0, logs.size, criteria))]]
     if falls:
-        jumps = [each.position for each in level_changes(values[at], criteria)]
+        jumps = [change.position for change in level_changes(values[at], criteria)]
     else:
-        jumps = np.searchsorted(at, [each.position for each in changes]).tolist()
-    found = [find_ramp(logs, each) for each in (*splits, jumps)]
-    ramp = found[0]
-    if ramp is None or None in found or ramp.after - ramp.before < criteria.difference:
+        jumps = np.searchsorted(at, [change.position for change in changes]).tolist()
+    ramps = [find_ramp(logs, split) for split in (*splits, jumps)]
+    ramp = ramps[0]
+    if ramp is None or None in ramps or ramp.after - ramp.before < criteria.difference:
         return None
     begin = 0 if grows_from_the_first(logs, ramp) else ramp.begin
     return level_change(at, begin, ramp.until, ramp.before, ramp.after)
@@ -100,7 +98,7 @@ def rising_ramp(
 
 def grows_from_the_first(logs: Floats, ramp: Ramp) -> bool:
     """Whether the ramp explains the series better if it begins with it: no step shows an onset."""
-    if ramp.begin > USUAL_CRITERIA.before:
+    if ramp.begin > change_points.LIMITS.min_before:
         return False
     left = [
         ramp_residual(logs, ramp_shape(logs.size, begin, ramp.until)) for begin in (0, ramp.begin)

@@ -11,6 +11,21 @@ from app.engine.metrics import MAD_TO_DEVIATION
 from app.trace.window import Floats, Ints
 
 
+@dataclass(frozen=True, slots=True)
+class RobustLimits:
+    """Least spreads and chances, which no series shows by itself. All were chosen."""
+
+    # Standard deviation of a ratio, so that rounding is not significant.
+    min_spread: float = 0.002
+    # A hit by chance has so many times the typical share as probability, as a healthy series may
+    # have twice as many hits as the typical one, and at least `min_chance`: 1 of 1,000 trials.
+    chance_margin: float = 2.0
+    min_chance: float = 1e-3
+
+
+LIMITS = RobustLimits()
+
+
 def lower_quantile(values: Floats, share: float) -> float:
     """The quantile of all values [...], at least one; the lower one of two values."""
     return float(np.sort(values, axis=None)[int(share * (values.size - 1))])
@@ -30,10 +45,6 @@ def quantiles(values: Floats, share: float) -> Floats:
     # As NumPy has it, exact at both ends.
     between = low + (high - low) * after if after < 0.5 else high - (high - low) * (1 - after)
     return np.asarray(between)
-
-
-# Least spread, so that rounding is not significant.
-MIN_SPREAD = 0.002
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,15 +89,15 @@ def spread_of_steps(ratio: Floats, level: Floats | None = None) -> float:
     With a single step it is the spread of `level` [series] instead, by default the series' means.
     """
     if not ratio.size:
-        return MIN_SPREAD
+        return LIMITS.min_spread
     ratio = ratio.reshape(ratio.shape[0], -1)
     if ratio.shape[0] < 2:
         level = ratio.mean(axis=0) if level is None else level
         away = np.abs(level - median_of(level))
-        return max(MIN_SPREAD, MAD_TO_DEVIATION * median_of(away))
+        return max(LIMITS.min_spread, MAD_TO_DEVIATION * median_of(away))
     # A change of level is in one difference only. No median, as sequence lengths have long tails.
     squares = squares_of_steps(ratio)
-    return max(MIN_SPREAD, math.sqrt(float(squares.sum()) / squares.size / 2))
+    return max(LIMITS.min_spread, math.sqrt(float(squares.sum()) / squares.size / 2))
 
 
 def squares_of_steps(series: Floats) -> Floats:
@@ -113,9 +124,13 @@ def _stretches(ratio, drift, first, end, mean):  # type: ignore[no-untyped-def]
             mean[series] = ratio[series, first[series] : end[series]].mean()
 
 
-# A hit by chance has so many times the typical share as probability, and at least MIN_CHANCE.
-CHANCE_MARGIN = 2.0
-MIN_CHANCE = 1e-3
+def hit_chance(typical_share: float, least: float | None = None) -> float:
+    """Probability of a hit by chance where the typical series has this share of hits, at most 1/2.
+
+    At least `min_chance`, or `least` where this is given.
+    """
+    least = LIMITS.min_chance if least is None else least
+    return min(0.5, max(LIMITS.chance_margin * typical_share, least))
 
 
 def log_binomial_tail(hits: Ints, trials: Ints, chance: float) -> Floats:
@@ -129,11 +144,9 @@ def log_binomial_tail(hits: Ints, trials: Ints, chance: float) -> Floats:
         chance: above 0, below 1.
     """
     share = hits / trials
-    found, beyond = np.zeros(share.shape), share > chance
-    if not beyond.any():
-        return found
+    log_chance, beyond = np.zeros(share.shape), share > chance
     share, trials = share[beyond], trials[beyond]
     with np.errstate(divide="ignore", invalid="ignore"):
         missed = np.where(share < 1, (1 - share) * np.log((1 - share) / (1 - chance)), 0.0)
-    found[beyond] = -trials * (share * np.log(share / chance) + missed)
-    return found
+    log_chance[beyond] = -trials * (share * np.log(share / chance) + missed)
+    return log_chance

@@ -8,9 +8,8 @@ occurrences.py, lateness.py, waits.py and blame.py in this order.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 
@@ -50,7 +49,7 @@ class Arrivals:
     @property
     def culprits(self) -> list[LateRank]:
         """Ranks that meet all conditions of blame, longest wait first."""
-        return [each for each in self.late if each.is_culprit]
+        return [late_rank for late_rank in self.late if late_rank.is_culprit]
 
     @property
     def places(self) -> tuple[RankPlace, ...]:
@@ -75,7 +74,8 @@ class Arrivals:
     @property
     def waiting_share(self) -> float:
         """Share of the ranks' time spent waiting for later ranks."""
-        return float(self.waited_s[self._in_groups].mean() / self.step_s.mean())
+        in_groups = np.flatnonzero(np.bincount(self.occurrences.member_rank))
+        return float(self.waited_s[in_groups].mean() / self.step_s.mean())
 
     @property
     def largest_share(self) -> float:
@@ -94,22 +94,18 @@ class Arrivals:
 
     def lost_without_s(self, explained: Sequence[int]) -> Floats:
         """[groups, steps], the wait for late sets without any of these places."""
-        found = self.occurrences
+        occurrences, lateness = self.occurrences, self.lateness
         is_explained = np.zeros(len(self.places), np.bool_)
         is_explained[list(explained)] = True
-        size = found.group_size[found.group]
-        member = np.repeat(found.first_member[found.group] - found.first_row, size)
-        mine = is_explained[found.member_rank[member + np.arange(found.stay_s.size)]]
-        ours = np.add.reduceat(mine & self.lateness.is_late, found.first_row) > 0
-        shape = self.lateness.lost_s.shape
-        place, left_s = found.group * shape[1] + found.step, self.lateness.late_wait_s
-        lost_s = np.bincount(place, np.where(ours, 0.0, left_s), shape[0] * shape[1])
+        group, first_row = occurrences.group, occurrences.first_row
+        size = occurrences.group_size[group]
+        member = np.repeat(occurrences.first_member[group] - first_row, size)
+        rank = occurrences.member_rank[member + np.arange(occurrences.stay_s.size)]
+        leave_out = np.add.reduceat(is_explained[rank] & lateness.is_late, first_row) > 0
+        shape, wait_s = lateness.lost_s.shape, np.where(leave_out, 0.0, lateness.late_wait_s)
+        lost_s = np.bincount(group * shape[1] + occurrences.step, wait_s, lateness.lost_s.size)
         by_step_s = np.asarray(lost_s, np.float64).reshape(shape)
-        return fill_missing_steps(by_step_s, self.lateness.is_recorded(found))
-
-    @cached_property
-    def _in_groups(self) -> Ints:
-        return np.flatnonzero(np.bincount(self.occurrences.member_rank))
+        return fill_missing_steps(by_step_s, lateness.is_recorded(occurrences))
 
     def _largest(self, of_members: Floats) -> Floats:
         largest = np.zeros((len(self.places), of_members.shape[1]))
@@ -122,12 +118,14 @@ class Arrivals:
 
 def arrivals_of_replay(replay: ReplayGroups, step_s: Floats) -> Arrivals | None:
     """Arrivals of a window's steps; None where no collective has several members."""
-    found = occurrences_of_replay(replay)
-    if found is None or not step_s.mean() > 0:
+    occurrences = occurrences_of_replay(replay)
+    if occurrences is None or not step_s.mean() > 0:
         return None
-    late, clock = lateness_of(found).in_all_steps(found), step_clock(replay)
-    waits = RankWaitTimes(found, late, clock, replay)
-    return Arrivals(found, late, waits, late_ranks(found, late, waits, clock, step_s), step_s)
+    lateness = lateness_of(occurrences).in_all_steps(occurrences)
+    clock = step_clock(replay)
+    waits = RankWaitTimes(occurrences, lateness, clock, replay.groups)
+    late = late_ranks(occurrences, lateness, waits, clock, step_s)
+    return Arrivals(occurrences, lateness, waits, late, step_s)
 
 
 def arrivals_of_table(
@@ -141,15 +139,20 @@ def arrivals_of_table(
     `receives` are wait intervals (start, end) of each rank's receives, by global rank and on the
     rank's clock. None if no occurrence is complete.
     """
-    found = occurrences_of_table(table, steps)
-    if found is None or not step_s.mean() > 0:
+    occurrences = occurrences_of_table(table, steps)
+    if occurrences is None or not step_s.mean() > 0:
         return None
-    late = lateness_of(found)
-    clock = table_clock(found, is_continuous=table.is_continuous)
-    index = {place.rank: at for at, place in enumerate(found.places)}
-    by_place = {index[rank]: each for rank, each in (receives or {}).items() if rank in index}
-    waits = RankWaitTimes(found, late, clock, receives=by_place)
-    return Arrivals(found, late, waits, late_ranks(found, late, waits, clock, step_s), step_s)
+    lateness = lateness_of(occurrences)
+    clock = table_clock(occurrences, is_continuous=table.is_continuous)
+    received = receives or {}
+    by_place = {
+        at: received[place.rank]
+        for at, place in enumerate(occurrences.places)
+        if place.rank in received
+    }
+    waits = RankWaitTimes(occurrences, lateness, clock, receives=by_place)
+    late = late_ranks(occurrences, lateness, waits, clock, step_s)
+    return Arrivals(occurrences, lateness, waits, late, step_s)
 
 
 MAX_MEMBERS = 16
@@ -180,22 +183,18 @@ def arrivals_record(
         own_delay_s=tuple(own_s.get(at) for at in chosen.tolist()),
         groups=group_records(arrivals),
         culprits=tuple(
-            late_rank_record(arrivals, late, (kinds or {}).get(late.place, "unknown"))
+            _late_rank_record(arrivals, late, (kinds or {}).get(late.place, "unknown"))
             for late in arrivals.culprits
         ),
         per_step=ArrivalsByStep(waited_for_s=as_tuples(arrivals.waited_for_s[chosen].T)),
     )
 
 
-def late_rank_record(arrivals: Arrivals, late: LateRank, kind: DelayKind) -> LateRankRecord:
+def _late_rank_record(arrivals: Arrivals, late: LateRank, kind: DelayKind) -> LateRankRecord:
     """One culprit of the part `arrivals`."""
     place, group = arrivals.places[late.place], arrivals.occurrences.groups[late.group]
     return LateRankRecord(
-        rank=place.rank,
-        dp_rank=place.dp_rank,
-        stage=place.stage,
-        host=place.host,
-        local_rank=place.local_rank,
+        **asdict(place),
         group=group.name,
         axis=group.axis,
         kind=kind,
@@ -209,61 +208,33 @@ def late_rank_record(arrivals: Arrivals, late: LateRank, kind: DelayKind) -> Lat
 
 def group_records(arrivals: Arrivals, name: str | None = None) -> tuple[RankGroupRecord, ...]:
     """Groups, longest wait first; with `name`, only that group, with all of its members."""
-    means = _GroupMeans.of(arrivals)
+    groups = arrivals.occurrences.groups
+    most_members = MAX_MEMBERS if name is None else None
+    longest_first = np.argsort(-arrivals.lateness.lost_s.mean(axis=1), kind="stable")
+    chosen = longest_first[:MAX_GROUPS].tolist()
     if name is not None:
-        return tuple(
-            _group(arrivals, means, at, len(group.ranks))
-            for at, group in enumerate(arrivals.occurrences.groups)
-            if group.name == name
-        )
-    order = np.argsort(-arrivals.lateness.lost_s.mean(axis=1), kind="stable")[:MAX_GROUPS]
-    return tuple(_group(arrivals, means, int(at), MAX_MEMBERS) for at in order)
+        chosen = [at for at, group in enumerate(groups) if group.name == name]
+    # In order of their groups and then transfers.
+    by_group = np.lexsort((arrivals.lateness.transfer_s, arrivals.occurrences.group))
+    bounds = np.searchsorted(arrivals.occurrences.group[by_group], np.arange(len(groups) + 1))
+    return tuple(
+        _group_record(arrivals, at, by_group[bounds[at] : bounds[at + 1]], most_members)
+        for at in chosen
+    )
 
 
-@dataclass(frozen=True, slots=True)
-class _GroupMeans:
-    """Figures of all groups, in seconds a step.
-
-    Shapes: [members] for `waited_for_s`, `waited_s` and `num_late`; [groups] for `num`, the number
-    of occurrences; `by_group` [occurrences] has the occurrences in order of their groups and then
-    transfers, of which group g has those from `bounds[g]` to `bounds[g + 1]`. `has_bytes`: some
-    bytes are known.
-    """
-
-    waited_for_s: Floats
-    waited_s: Floats
-    num_late: Floats
-    num: Floats
-    by_group: Ints
-    bounds: Ints
-    has_bytes: bool
-
-    @classmethod
-    def of(cls, arrivals: Arrivals) -> _GroupMeans:
-        """The figures of these arrivals."""
-        occurrences, late = arrivals.occurrences, arrivals.lateness
-        by_group = np.lexsort((late.transfer_s, occurrences.group))
-        groups = np.arange(len(occurrences.groups) + 1)
-        return cls(
-            late.waited_for_s.mean(axis=1),
-            late.waited_s.mean(axis=1),
-            late.late.sum(axis=1),
-            late.num_occurrences.sum(axis=1),
-            by_group,
-            np.searchsorted(occurrences.group[by_group], groups),
-            bool(np.isfinite(occurrences.num_bytes).any()),
-        )
-
-
-def _group(arrivals: Arrivals, means: _GroupMeans, at: int, most_members: int) -> RankGroupRecord:
-    occurrences, group = arrivals.occurrences, arrivals.occurrences.groups[at]
-    mine = means.by_group[means.bounds[at] : means.bounds[at + 1]]
-    transfer_s = arrivals.lateness.transfer_s[mine]
+def _group_record(
+    arrivals: Arrivals, at: int, ascending: Ints, most_members: int | None
+) -> RankGroupRecord:
+    """The group at a position; `ascending` are its occurrences by transfer."""
+    occurrences, lateness = arrivals.occurrences, arrivals.lateness
+    group, transfer_s = occurrences.groups[at], lateness.transfer_s[ascending]
     first, size = int(occurrences.first_member[at]), int(occurrences.group_size[at])
     of_group = slice(first, first + size)
-    waited_for_s, waited_s = means.waited_for_s[of_group], means.waited_s[of_group]
-    num = float(means.num[at])
-    late_share = means.num_late[of_group] / max(num, 1.0)
+    waited_for_s = lateness.waited_for_s[of_group].mean(axis=1)
+    waited_s = lateness.waited_s[of_group].mean(axis=1)
+    num = float(lateness.num_occurrences[at].sum())
+    late_share = lateness.late[of_group].sum(axis=1) / max(num, 1.0)
     members = np.argsort(-waited_for_s, kind="stable")[:most_members]
     places = [arrivals.places[rank] for rank in occurrences.member_rank[of_group].tolist()]
     return RankGroupRecord(
@@ -272,13 +243,9 @@ def _group(arrivals: Arrivals, means: _GroupMeans, at: int, most_members: int) -
         ranks=tuple(group.ranks[:MAX_RANKS_NAMED]),
         num_ranks=size,
         num_occurrences=int(num),
-        transfer_s=_middle(transfer_s) if mine.size else None,
+        transfer_s=_middle(transfer_s) if ascending.size else None,
         waited_s=float(waited_s.mean()),
-        bandwidth_bytes_s=(
-            _bandwidth(_mean_bytes(occurrences, mine, size), transfer_s)
-            if means.has_bytes
-            else None
-        ),
+        bandwidth_bytes_s=_bandwidth(occurrences, ascending, size, transfer_s),
         members=tuple(
             GroupMember(
                 rank=places[member].rank,
@@ -299,14 +266,14 @@ def _middle(ascending: Floats) -> float:
     return float((ascending[(size - 1) // 2] + ascending[size // 2]) / 2)
 
 
-def _mean_bytes(occurrences: Occurrences, mine: Ints, size: int) -> Floats:
-    """[occurrences of a group of this size], mean over members, NaN where one is unknown."""
-    rows = occurrences.first_row[mine][:, None] + np.arange(size)
-    return np.asarray(occurrences.num_bytes[rows].mean(axis=1))
-
-
-def _bandwidth(num_bytes: Any, transfer_s: Any) -> float | None:
-    """Bytes over transfer time of all occurrences with known bytes."""
+def _bandwidth(
+    occurrences: Occurrences, chosen: Ints, size: int, transfer_s: Floats
+) -> float | None:
+    """Bytes over transfer time of the chosen occurrences, of one size, with known bytes."""
+    if not occurrences.has_bytes:
+        return None
+    rows = occurrences.first_row[chosen][:, None] + np.arange(size)
+    num_bytes = occurrences.num_bytes[rows].mean(axis=1)  # NaN where one member's are unknown
     known = np.isfinite(num_bytes) & (transfer_s > 0)
     if not known.any():
         return None

@@ -9,7 +9,7 @@ own time minus the peers' median.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
@@ -32,27 +32,29 @@ MIN_MEMBERS = 6
 MIN_KNOWN = 0.5
 
 
+@dataclass(eq=False)
 class OwnTimes:
     """Own times of members before each occurrence of their group, computed on demand."""
 
-    def __init__(self, occurrences: Occurrences, waits: RankWaitTimes, clock: StepClock) -> None:
-        self._occurrences = occurrences
-        self._waits = waits
-        self._clock = clock
-        self._known: dict[int, Floats] = {}
+    occurrences: Occurrences
+    waits: RankWaitTimes
+    clock: StepClock
+    _known: dict[int, Floats] = field(default_factory=dict)
+    _routed: dict[int, WaitIntervals] = field(default_factory=dict)
+    _by_tokens: dict[int, Floats] = field(default_factory=dict)
 
     def compute(self, members: Ints) -> None:
         """Compute those of members of any groups at once, which takes less time than one by one."""
-        new = np.array([each for each in members.tolist() if each not in self._known], np.int64)
-        for first in range(0, new.size, self._waits.most_at_once):
-            part = new[first : first + self._waits.most_at_once]
+        new = np.array([at for at in members.tolist() if at not in self._known], np.int64)
+        for first in range(0, new.size, self.waits.most_at_once):
+            part = new[first : first + self.waits.most_at_once]
             own_s, begin_s, start_s, bounds = self._without_waits(part)
             for at, member in enumerate(part.tolist()):
-                mine = slice(bounds[at], bounds[at + 1])
+                rows = slice(bounds[at], bounds[at + 1])
                 if self._routed_groups:
-                    routed = self._routed_s(int(self._occurrences.member_rank[member]))
-                    own_s[mine] -= routed.until(start_s[mine]) - routed.until(begin_s[mine])
-                self._known[member] = np.maximum(0.0, own_s[mine])
+                    routed = self._routed_s(int(self.occurrences.member_rank[member]))
+                    own_s[rows] -= routed.until(start_s[rows]) - routed.until(begin_s[rows])
+                self._known[member] = np.maximum(0.0, own_s[rows])
 
     def of(self, members: Ints) -> Floats:
         """[members, occurrences of their group], seconds; NaN without a known stretch."""
@@ -64,29 +66,29 @@ class OwnTimes:
 
         Also [members + 1] where each member's begin.
         """
-        occurrence, row, bounds = self._waits.occurrences_of(members)
-        start_s, end_s = self._waits.spans_s(occurrence, row)
-        step = self._occurrences.step[occurrence]
+        occurrence, row, bounds = self.waits.occurrences_of(members)
+        start_s, end_s = self.waits.spans_s(occurrence, row)
+        step = self.occurrences.step[occurrence]
         begin_s, is_known = np.full(start_s.size, np.nan), np.zeros(start_s.size, np.bool_)
         begin_s[1:] = end_s[:-1]
         # A step's first stretch begins at the last occurrence of the previous step if that is
         # recorded, else at the member's first start in this step.
         is_known[1:] = (step[1:] == step[:-1]) | (
-            self._clock.follows[step[1:]] & (step[1:] == step[:-1] + 1)
+            self.clock.follows[step[1:]] & (step[1:] == step[:-1] + 1)
         )
         is_known[bounds[:-1][np.diff(bounds) > 0]] = False
         waited_s = np.empty_like(start_s)
-        for since in range(0, members.size, self._waits.most_at_once):
-            of_part = bounds[since : since + self._waits.most_at_once + 1]
-            mine, num = slice(of_part[0], of_part[-1]), np.diff(of_part)
-            ranks = self._occurrences.member_rank[members[since : since + num.size]]
+        for since in range(0, members.size, self.waits.most_at_once):
+            part = bounds[since : since + self.waits.most_at_once + 1]
+            rows, num = slice(part[0], part[-1]), np.diff(part)
+            ranks = self.occurrences.member_rank[members[since : since + num.size]]
             places, at = np.unique(ranks, return_inverse=True)
-            waiting = self._waits.of_places(places)
-            first_s = waiting.first_s[np.repeat(at, num), step[mine]]
-            first_s = np.where(first_s < start_s[mine], first_s, np.nan)
-            begin_s[mine] = np.where(is_known[mine], begin_s[mine], first_s)
-            waited_s[mine] = waiting.until(at, of_part - of_part[0], start_s[mine])
-            waited_s[mine] -= waiting.until(at, of_part - of_part[0], begin_s[mine])
+            waiting = self.waits.of_places(places)
+            first_s = waiting.first_s[np.repeat(at, num), step[rows]]
+            first_s = np.where(first_s < start_s[rows], first_s, np.nan)
+            begin_s[rows] = np.where(is_known[rows], begin_s[rows], first_s)
+            waited_s[rows] = waiting.until(at, part - part[0], start_s[rows])
+            waited_s[rows] -= waiting.until(at, part - part[0], begin_s[rows])
         # Overlapping occurrences have no stretch between them.
         own_s = np.maximum(0.0, start_s - begin_s - np.maximum(0.0, waited_s))
         return own_s, begin_s, start_s, bounds
@@ -96,21 +98,21 @@ class OwnTimes:
         """Expert-parallel groups with the bytes of each member."""
         return [
             number
-            for number, group in enumerate(self._occurrences.groups)
-            if group.axis == "ep" and self._waits.has_bytes(number)
+            for number, group in enumerate(self.occurrences.groups)
+            if group.axis == "ep" and self.waits.has_bytes(number)
         ]
 
     def _routed_s(self, place: int) -> WaitIntervals:
         """Extra time of a rank's tokens against its peers', at the starts of its occurrences."""
         if place not in self._routed:
             moments, lengths = [np.empty(0)], [np.empty(0)]
-            members = np.flatnonzero(self._occurrences.member_rank == place)
+            members = np.flatnonzero(self.occurrences.member_rank == place)
             for member in members.tolist():
-                group = int(self._occurrences.member_group[member])
+                group = int(self.occurrences.member_group[member])
                 if group in self._routed_groups:
-                    at = member - int(self._occurrences.first_member[group])
-                    occurrence, row, _ = self._waits.occurrences_of(np.array([member]))
-                    moments.append(self._waits.spans_s(occurrence, row)[0])
+                    at = member - int(self.occurrences.first_member[group])
+                    occurrence, row, _ = self.waits.occurrences_of(np.array([member]))
+                    moments.append(self.waits.spans_s(occurrence, row)[0])
                     lengths.append(self._by_tokens_s(group)[at])
             self._routed[place] = _steps_at(np.concatenate(moments), np.concatenate(lengths))
         return self._routed[place]
@@ -118,19 +120,11 @@ class OwnTimes:
     def _by_tokens_s(self, group: int) -> Floats:
         """[members, occurrences], the part of own time that the members' bytes explain."""
         if group not in self._by_tokens:
-            members = members_of(self._occurrences, group)
-            num_bytes = self._occurrences.num_bytes[self._waits.occurrences_of(members)[1]]
+            members = members_of(self.occurrences, group)
+            num_bytes = self.occurrences.num_bytes[self.waits.occurrences_of(members)[1]]
             own_s, shape = self._without_waits(members)[0], (members.size, -1)
             self._by_tokens[group] = routed_s(own_s.reshape(shape), num_bytes.reshape(shape))
         return self._by_tokens[group]
-
-    @cached_property
-    def _routed(self) -> dict[int, WaitIntervals]:
-        return {}
-
-    @cached_property
-    def _by_tokens(self) -> dict[int, Floats]:
-        return {}
 
 
 def members_of(occurrences: Occurrences, group: int) -> Ints:
@@ -151,9 +145,9 @@ def routed_s(own_s: Floats, num_bytes: Floats) -> Floats:
     """
     is_time = np.isfinite(own_s) & (own_s >= _SHORTEST_S)
     known = (is_time & np.isfinite(num_bytes) & (num_bytes > 0)).all(axis=0)
-    found = np.zeros(own_s.shape)
+    explained_s = np.zeros(own_s.shape)
     if not known.any():
-        return found
+        return explained_s
     time = np.log(own_s[:, known])
     size = np.log(num_bytes[:, known] / np.median(num_bytes[:, known], axis=0))
     chosen = evenly_spaced(len(size), MAX_PAIRED)
@@ -165,9 +159,8 @@ def routed_s(own_s: Floats, num_bytes: Floats) -> Floats:
     has_slope = np.isfinite(slopes).any(axis=0)
     slope = np.zeros(slopes.shape[1])
     slope[has_slope] = np.clip(np.nanmedian(slopes[:, has_slope], axis=0), 0.0, 1.0)
-    share = 1.0 - np.exp(-slope * size)
-    found[:, known] = own_s[:, known] * share
-    return found
+    explained_s[:, known] = own_s[:, known] * (1.0 - np.exp(-slope * size))
+    return explained_s
 
 
 def _steps_at(moment_s: Floats, length_s: Floats) -> WaitIntervals:
@@ -178,32 +171,27 @@ def _steps_at(moment_s: Floats, length_s: Floats) -> WaitIntervals:
     return WaitIntervals(moment_s, moment_s, np.cumsum(length_s))
 
 
+@dataclass(eq=False)
 class OwnDelays:
-    """Own delays of suspects, and the spread of healthy members of an axis."""
+    """Own delays of suspects, and the spread of healthy members of an axis.
 
-    def __init__(
-        self,
-        occurrences: Occurrences,
-        waits: RankWaitTimes,
-        own: OwnTimes,
-        suspects: Ints,
-        slow: Ints,
-    ) -> None:
-        """`suspects` are not used as peers; those in `slow` are left out of the spread, too."""
-        self._occurrences = occurrences
-        self._slow = slow
-        self._waits = waits
-        self._own = own
-        self._suspects = suspects
-        self._peers: dict[int, Ints] = {}
-        self._spread: dict[tuple[str, bool], float | None] = {}
+    `suspects` are not used as peers; those in `slow` are left out of the spread, too.
+    """
+
+    occurrences: Occurrences
+    waits: RankWaitTimes
+    own: OwnTimes
+    suspects: Ints
+    slow: Ints
+    _peers: dict[int, Ints] = field(default_factory=dict)
+    _spread: dict[tuple[str, bool], float | None] = field(default_factory=dict)
 
     def of_steps_s(self, member: int, *, by_stays: bool) -> Floats:
         """[steps], own time beyond the peers' median; NaN with too few known occurrences.
 
         With `by_stays` (without starts), its lateness against the peers' median instead.
         """
-        group = int(self._occurrences.member_group[member])
+        group = int(self.occurrences.member_group[member])
         members = self.with_peers(member)
         times_s = self._times_s(members, by_stays=by_stays)
         usual_s = medians_of_known(times_s[1:].T)
@@ -213,7 +201,7 @@ class OwnDelays:
 
     def with_peers(self, member: int) -> Ints:
         """The member, then those that it is compared with."""
-        peers = self._peers_of(int(self._occurrences.member_group[member]))
+        peers = self._peers_of(int(self.occurrences.member_group[member]))
         return np.concatenate([[member], peers[peers != member]])
 
     def spread_s(self, axis: str, *, by_stays: bool) -> float | None:
@@ -223,7 +211,8 @@ class OwnDelays:
         """
         key = axis, by_stays
         if key not in self._spread:
-            delays_s = [self._of_members_s(each, by_stays=by_stays) for each in self._sample(axis)]
+            groups = self._sample(axis)
+            delays_s = [self._of_members_s(group, by_stays=by_stays) for group in groups]
             known_s = np.concatenate([np.empty(0), *delays_s])
             self._spread[key] = None
             if known_s.size >= MIN_MEMBERS:
@@ -235,14 +224,14 @@ class OwnDelays:
         """Evenly spaced groups of an axis that have occurrences."""
         groups = [
             number
-            for number, group in enumerate(self._occurrences.groups)
-            if group.axis == axis and self._waits.of_group[number].size
+            for number, group in enumerate(self.occurrences.groups)
+            if group.axis == axis and self.waits.of_group[number].size
         ]
         return [groups[at] for at in evenly_spaced(len(groups), MAX_GROUPS)]
 
     def _of_members_s(self, group: int, *, by_stays: bool) -> Floats:
         """Median own delay per step of each member outside `slow` of which it is known."""
-        members = self._without(members_of(self._occurrences, group), self._slow)
+        members = self._without(members_of(self.occurrences, group), self.slow)
         members = members[evenly_spaced(members.size, MAX_PEERS)]
         if members.size < 2:
             return np.empty(0)
@@ -254,38 +243,38 @@ class OwnDelays:
     def _peers_of(self, group: int) -> Ints:
         """Members that are no suspects, or all if none is left; evenly spaced if many."""
         if group not in self._peers:
-            members = members_of(self._occurrences, group)
-            peers = self._without(members, self._suspects)
+            members = members_of(self.occurrences, group)
+            peers = self._without(members, self.suspects)
             peers = peers if peers.size else members
             self._peers[group] = peers[evenly_spaced(peers.size, MAX_PEERS)]
         return self._peers[group]
 
     def _without(self, members: Ints, left_out: Ints) -> Ints:
-        is_left_out = np.zeros(self._occurrences.member_rank.size, np.bool_)
+        is_left_out = np.zeros(self.occurrences.member_rank.size, np.bool_)
         is_left_out[left_out] = True
         return members[~is_left_out[members]]
 
     def _times_s(self, members: Ints, *, by_stays: bool) -> Floats:
         if by_stays:
-            row = self._waits.occurrences_of(members)[1]
-            return -self._occurrences.stay_s[row].reshape(members.size, -1)
-        return self._own.of(members)
+            row = self.waits.occurrences_of(members)[1]
+            return -self.occurrences.stay_s[row].reshape(members.size, -1)
+        return self.own.of(members)
 
     def _by_step(self, group: int, delay_s: Floats) -> Floats:
         """[members, steps], sums of [members, occurrences]; NaN if less than half are known."""
-        first, steps = self._waits.steps_of(group)
+        first, steps = self.waits.steps_of(group)
         known = np.isfinite(delay_s)
         num_known = np.add.reduceat(known, first, axis=1, dtype=np.int64)
         sums_s = np.add.reduceat(np.where(known, delay_s, 0.0), first, axis=1)
         total = np.diff(first, append=delay_s.shape[1])
         enough = (num_known > 0) & (num_known >= MIN_KNOWN * total)
-        found = np.full((len(delay_s), len(self._occurrences.steps)), np.nan)
-        found[:, steps] = np.where(enough, sums_s, np.nan)
-        return found
+        by_step_s = np.full((len(delay_s), len(self.occurrences.steps)), np.nan)
+        by_step_s[:, steps] = np.where(enough, sums_s, np.nan)
+        return by_step_s
 
 
 def median_of_others(values: Floats) -> Floats:
-    """[members, ...], for each member the median of all others; needs two members."""
+    """[members, ...], for every member the median of all others; needs two members."""
     ranked = np.sort(values, axis=0)
     low, high = (len(values) - 2) // 2, (len(values) - 1) // 2
     # Without a member, the later ones move up by one place.
@@ -364,49 +353,40 @@ def late_ranks(
     amount_s = lateness.waited_for_s.mean(axis=1)
     candidates = np.flatnonzero(amount_s >= MIN_SHARE * mean_s)
     candidates = candidates[np.argsort(-amount_s[candidates], kind="stable")][:MAX_SUSPECTS]
-    suspects = np.array(
-        [
-            member
-            for member in candidates.tolist()
-            if _is_frequent(occurrences, lateness, waits, member)
-        ],
-        np.int64,
-    )
+    members = candidates.tolist()
+    frequent = [at for at in members if _is_frequent(occurrences, lateness, waits, at)]
+    suspects = np.array(frequent, np.int64)
     slow = suspects[amount_s[suspects] >= MIN_SUSPECT_SHARE * mean_s]
     own = OwnTimes(occurrences, waits, clock)
     delays = OwnDelays(occurrences, waits, own, suspects, slow)
     compared = [delays.with_peers(suspect) for suspect in suspects.tolist()]
     own.compute(np.unique(np.concatenate([suspects, *compared])))
     judged = [_verdict(occurrences, lateness, delays, int(member), step_s) for member in suspects]
-    return tuple(_by_rank(judged))
+    # One entry per rank: its group with a culprit verdict first, then the longest wait.
+    worst: dict[int, LateRank] = {}
+    for late in judged:
+        worst[late.place] = max(worst.get(late.place, late), late, key=_severity)
+    return tuple(sorted(worst.values(), key=_severity, reverse=True))
 
 
-def _by_rank(judged: list[LateRank]) -> list[LateRank]:
-    """One entry per rank: its group with a culprit verdict first, then the longest wait."""
-    best: dict[int, LateRank] = {}
-    for each in judged:
-        known = best.get(each.place)
-        if known is None or _order(each) > _order(known):
-            best[each.place] = each
-    return sorted(best.values(), key=lambda each: (-each.is_culprit, -each.waited_for_s))
-
-
-def _order(late: LateRank) -> tuple[bool, float]:
+def _severity(late: LateRank) -> tuple[bool, float]:
     return late.is_culprit, late.waited_for_s
 
 
-def _is_frequent(found: Occurrences, lateness: Lateness, waits: RankWaitTimes, member: int) -> bool:
+def _is_frequent(
+    occurrences: Occurrences, lateness: Lateness, waits: RankWaitTimes, member: int
+) -> bool:
     """Whether it is late more often than by chance, counting occurrences with a material wait."""
-    group = int(found.member_group[member])
-    occurrences, rows, _ = waits.occurrences_of(np.array([member]))
-    wait_s = lateness.late_wait_s[occurrences]
+    group = int(occurrences.member_group[member])
+    of_group, rows, _ = waits.occurrences_of(np.array([member]))
+    wait_s = lateness.late_wait_s[of_group]
     is_late = lateness.is_late[rows]
     if not is_late.any():
         return False
     matters = wait_s >= MIN_MATERIAL_WAIT * wait_s[is_late].mean()
     num, times_late = int(matters.sum()), int((matters & is_late).sum())
-    size = int(found.group_size[group])
-    expected = float(lateness.num_late[occurrences][matters].sum()) / size
+    size = int(occurrences.group_size[group])
+    expected = float(lateness.num_late[of_group][matters].sum()) / size
     return times_late > expected and binomial_tail(times_late, num, expected / num) <= MAX_CHANCE
 
 
@@ -426,8 +406,9 @@ def _verdict(
     of_rank = occurrences.member_rank == occurrences.member_rank[member]
     if occurrences.sampled:
         # In steps where one of its groups was not recorded, the rank's own waits are unknown.
-        ours = seen[np.unique(occurrences.member_group[of_rank])]
-        own_s = np.where((~ours & ours.any(axis=1, keepdims=True)).any(axis=0), np.nan, own_s)
+        of_groups = seen[np.unique(occurrences.member_group[of_rank])]
+        is_partial = ~of_groups & of_groups.any(axis=1, keepdims=True)
+        own_s = np.where(is_partial.any(axis=0), np.nan, own_s)
     # Without starts here or elsewhere, its waits in other groups may be the reason it is late here.
     elsewhere = of_rank & (occurrences.member_group != group)
     if by_stays:

@@ -81,7 +81,7 @@ def _late_workers(arrivals: Arrivals) -> list[RankPlace]:
     """Culprits that all dp ranks waited for."""
     groups = arrivals.occurrences.groups
     return [
-        arrivals.places[each.place] for each in arrivals.culprits if groups[each.group].axis == "dp"
+        arrivals.places[late.place] for late in arrivals.culprits if groups[late.group].axis == "dp"
     ]
 
 
@@ -102,9 +102,9 @@ def _without_hidden_waits(window: Window, group: Replayer, held: NDArray[np.bool
             intervals.end_s, intervals.is_stay, first, end, hidden_s,
         ),
     )  # fmt: skip
-    left = 1.0 - hidden_s.sum() / grid.duration_s[rows].sum() if hidden_s.any() else 1.0
+    own_share = 1.0 - hidden_s.sum() / grid.duration_s[rows].sum() if hidden_s.any() else 1.0
     # Without any computation a step would take no time.
-    is_shorter = EQUAL_TIMES < left < 1.0
+    is_shorter = EQUAL_TIMES < own_share < 1.0
     return _shortened(group, hidden_s, held, intervals) if is_shorter else group
 
 
@@ -135,9 +135,9 @@ def recorded_waits(
     cell, start_s, end_s = _client_waits(window, grid)
     (dp_rank, stage), num_steps = worker, grid.num_steps
     position = cell - (stage * grid.start_s.shape[1] + dp_rank * num_steps)
-    mine = (position >= 0) & (position < num_steps)
-    later_s = offset_s[position[mine]]
-    return merged_intervals(start_s[mine] + later_s, end_s[mine] + later_s)
+    of_worker = (position >= 0) & (position < num_steps)
+    later_s = offset_s[position[of_worker]]
+    return merged_intervals(start_s[of_worker] + later_s, end_s[of_worker] + later_s)
 
 
 def _arrival_waits(grid: Grid, held: NDArray[np.bool_]) -> Spans:
@@ -161,14 +161,12 @@ def _collectives(grid: Grid, stages: Ints) -> list[int]:
         lambda spec: spec.kind is OpKind.COLLECTIVE and spec.axis is Axis.DP
     )
     chosen = meet[template.optype] & np.isin(template.stage, stages)
-    found: list[int] = np.flatnonzero(chosen).tolist()
-    return found
+    return list(np.flatnonzero(chosen).tolist())
 
 
 def _sorted(grid: Grid, of_client: Spans, of_arrivals: Spans) -> _Intervals:
-    cell, start_s, end_s = (
-        np.concatenate(each) for each in zip(of_client, of_arrivals, strict=True)
-    )
+    spans = zip(of_client, of_arrivals, strict=True)
+    cell, start_s, end_s = (np.concatenate(columns) for columns in spans)
     is_stay = np.arange(cell.size) >= of_client[0].size
     num_cells = grid.template.parallelism.pp_size * grid.start_s.shape[1]
     keep = end_s > start_s
@@ -176,12 +174,12 @@ def _sorted(grid: Grid, of_client: Spans, of_arrivals: Spans) -> _Intervals:
     ptr = np.concatenate([[0], np.cumsum(num)])
     order = np.flatnonzero(keep)
     order = order[np.argsort(cell[order], kind="stable")]
-    # Most cells have theirs in order already, and sorting all would take a hundred times as long.
+    # Most cells are in order already, and sorting all would take a hundred times as long.
     cell, began_s = cell[order], start_s[order]
     is_behind = np.zeros(num_cells, np.bool_)
     is_behind[cell[1:][(cell[1:] == cell[:-1]) & (began_s[1:] < began_s[:-1])]] = True
-    mine = np.flatnonzero(is_behind[cell])
-    order[mine] = order[mine[np.lexsort((began_s[mine], cell[mine]))]]
+    behind = np.flatnonzero(is_behind[cell])
+    order[behind] = order[behind[np.lexsort((began_s[behind], cell[behind]))]]
     return _Intervals(ptr, start_s[order], end_s[order], is_stay[order])
 
 
@@ -191,18 +189,18 @@ def _held_up_by(group: Replayer, late: list[RankPlace]) -> NDArray[np.int8]:
     One late rank that shows 1 is enough.
     """
     template = group.template
-    found = np.zeros(template.num_ops, np.int8)
+    held_up = np.zeros(template.num_ops, np.int8)
     for place in late:
         if place.dp_rank is None or place.stage is None or group.dp_size < 2:
             continue
         for code, vote in _votes(group.grid, place.dp_rank, place.stage).items():
-            mine = (template.optype == code) & (template.stage == place.stage)
-            found[mine] = np.where(found[mine] > 0, 1, np.sign(vote))
-    return found
+            ops = (template.optype == code) & (template.stage == place.stage)
+            held_up[ops] = np.where(held_up[ops] > 0, 1, np.sign(vote))
+    return held_up
 
 
 def _votes(grid: Grid, late_dp: int, stage: int) -> dict[int, int]:
-    """By op type, pairs of collectives that show it held up, minus pairs that show the opposite."""
+    """By op type, pairs of collectives that show that it is held up, minus pairs that show not."""
     votes: dict[int, int] = {}
     for before, row in pairwise(_collectives(grid, np.array([stage]))):
         inside = _computation_around(grid, row, stage, late_dp)
@@ -279,9 +277,9 @@ def _own_share(
     lane = template.dp_rank * len(grid.steps) + template.step_at
     start_s, took_s = float(grid.start_s[op, lane]), float(grid.duration_s[op, lane])
     cell = int(template.stage[op]) * num_lanes + lane
-    mine = slice(int(intervals.ptr[cell]), int(intervals.ptr[cell + 1]))
-    counts = ~intervals.is_stay[mine] | held[op]
-    waiting = merged_intervals(intervals.start_s[mine][counts], intervals.end_s[mine][counts])
+    of_cell = slice(int(intervals.ptr[cell]), int(intervals.ptr[cell + 1]))
+    counts = ~intervals.is_stay[of_cell] | held[op]
+    waiting = merged_intervals(intervals.start_s[of_cell][counts], intervals.end_s[of_cell][counts])
     moments_s = start_s + took_s * np.array([0.0, share, 1.0])
     began_s, then_s, ended_s = waiting.until(moments_s).tolist()
     own_s = took_s - (ended_s - began_s)
@@ -311,13 +309,13 @@ def _overlap(  # type: ignore[no-untyped-def]
                 while low < high and wait_end_s[low] <= began_s:
                     low += 1
                 covered_s, total_s = began_s, 0.0
-                for each in range(low, high):
-                    if wait_start_s[each] >= ended_s:
+                for interval in range(low, high):
+                    if wait_start_s[interval] >= ended_s:
                         break
-                    if is_stay[each] and not held[row]:
+                    if is_stay[interval] and not held[row]:
                         continue
-                    from_s = max(wait_start_s[each], covered_s)
-                    to_s = min(wait_end_s[each], ended_s)
+                    from_s = max(wait_start_s[interval], covered_s)
+                    to_s = min(wait_end_s[interval], ended_s)
                     if to_s > from_s:
                         total_s += to_s - from_s
                         covered_s = to_s

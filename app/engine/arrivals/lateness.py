@@ -78,16 +78,14 @@ def fill_missing_steps(values: Floats, seen: NDArray[np.bool_]) -> Floats:
 def lateness_of(occurrences: Occurrences) -> Lateness:
     """Lateness, waits and transfers of all occurrences."""
     shape = occurrences.member_group.size, len(occurrences.steps)
-    of_groups = len(occurrences.groups), len(occurrences.steps)
+    group_shape = len(occurrences.groups), len(occurrences.steps)
     num = occurrences.num_occurrences
     transfer_s, late_wait_s = np.zeros(num), np.zeros(num)
     num_late = np.zeros(num, np.int64)
     is_late = np.zeros(occurrences.stay_s.size, np.bool_)
 
     def part(first: int, end: int) -> tuple[Floats, ...]:
-        sums = tuple(np.zeros(shape) for _ in range(3)) + tuple(
-            np.zeros(of_groups) for _ in range(3)
-        )
+        sums = (*np.zeros((3, *shape)), *np.zeros((3, *group_shape)))
         _sum(
             occurrences.stay_s, occurrences.first_row, occurrences.group, occurrences.step,
             occurrences.group_size, occurrences.first_member, occurrences.is_judged,
@@ -97,8 +95,8 @@ def lateness_of(occurrences: Occurrences) -> Lateness:
 
     parts = in_parallel(occurrences.stay_s.size, num, part)
     sums = (reduce(np.add, of_parts) for of_parts in zip(*parts, strict=True))
-    of_all: tuple[Any, ...] = (*sums, transfer_s, late_wait_s, num_late, is_late)
-    return Lateness(*of_all)
+    columns: tuple[Any, ...] = (*sums, transfer_s, late_wait_s, num_late, is_late)
+    return Lateness(*columns)
 
 
 # Ranges between the shortest and the typical stay: a gap that lies inside one is not material.
@@ -152,7 +150,7 @@ def _sum(  # type: ignore[no-untyped-def]
     transfer_s, late_wait_s, num_late, is_late,
 ):  # fmt: skip
     for at in range(first, end):
-        size, mine, when = group_size[group[at]], first_member[group[at]], step[at]
+        size, member_of_group, when = group_size[group[at]], first_member[group[at]], step[at]
         row = first_row[at]
         least, most = stay_s[row], stay_s[row]
         for member in range(row, row + size):
@@ -161,7 +159,7 @@ def _sum(  # type: ignore[no-untyped-def]
         transfer_s[at] = least
         num_occurrences[group[at], when] += 1
         for member in range(size):
-            waited_s[mine + member, when] += stay_s[row + member] - least
+            waited_s[member_of_group + member, when] += stay_s[row + member] - least
         if most - least <= min_gap_s or not is_judged[group[at]]:
             continue
         limit, wait = _late_below(stay_s[row : row + size], gap_share, min_gap_s, least, most)
@@ -176,5 +174,5 @@ def _sum(  # type: ignore[no-untyped-def]
         for member in range(size):
             if stay_s[row + member] < limit:
                 is_late[row + member] = True
-                waited_for_s[mine + member, when] += wait
-                late[mine + member, when] += 1
+                waited_for_s[member_of_group + member, when] += wait
+                late[member_of_group + member, when] += 1

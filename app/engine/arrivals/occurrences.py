@@ -46,13 +46,12 @@ class Occurrences:
     step: Ints
     order: Ints
     num_bytes: Floats
-    num_incomplete: int = 0
     sampled: frozenset[int] = frozenset()
 
     @cached_property
     def group_size(self) -> Ints:
         """[groups], number of members."""
-        return np.array([len(each.ranks) for each in self.groups], np.int64)
+        return np.array([len(group.ranks) for group in self.groups], np.int64)
 
     @cached_property
     def first_member(self) -> Ints:
@@ -65,16 +64,20 @@ class Occurrences:
 
         Not across pipeline stages: their schedule decides when they arrive.
         """
-        return np.array([each.axis != "pp" for each in self.groups], np.bool_)
+        return np.array([group.axis != "pp" for group in self.groups], np.bool_)
 
     @cached_property
     def has_starts(self) -> NDArray[np.bool_]:
         """[groups], whether any occurrence has starts; True for groups without occurrences."""
         known = np.logical_or.reduceat(np.isfinite(self.start_s), self.first_row)
-        found = np.zeros(len(self.groups), np.bool_)
-        np.logical_or.at(found, self.group, known)
-        found[np.bincount(self.group, minlength=found.size) == 0] = True
-        return found
+        has_starts: NDArray[np.bool_] = np.bincount(self.group, minlength=len(self.groups)) == 0
+        np.logical_or.at(has_starts, self.group, known)
+        return has_starts
+
+    @cached_property
+    def has_bytes(self) -> bool:
+        """Whether the bytes of any member are known."""
+        return bool(np.isfinite(self.num_bytes).any())
 
     @property
     def num_occurrences(self) -> int:
@@ -109,19 +112,17 @@ def occurrences_of_replay(replay: ReplayGroups) -> Occurrences | None:
         for group in replay.groups
         for part in _of_group(group, np.array([position[step] for step in group.steps]), workers)
     ]
-    places = list(workers)
-    num_incomplete = 0
-    inside = replay.window.collectives
+    places, inside = workers, replay.window.collectives
     if inside is not None and inside.num_rows:
-        part, places, num_incomplete = _of_table(_by_one_clock(inside, replay), steps, places)
+        part, places = _of_table(_by_one_clock(inside, replay), steps, workers)
         parts.append(replace(part, is_sampled=True))
-    return _join_parts(steps, places, parts, num_incomplete)
+    return _join_parts(steps, places, parts)
 
 
 def occurrences_of_table(table: Collectives, steps: Sequence[int]) -> Occurrences | None:
     """Occurrences of a table alone (plain profiles); None if no occurrence is complete."""
-    part, places, num_incomplete = _of_table(table, tuple(steps), [])
-    return _join_parts(tuple(steps), places, [part], num_incomplete)
+    part, places = _of_table(table, tuple(steps), [])
+    return _join_parts(tuple(steps), places, [part])
 
 
 def _by_one_clock(table: Collectives, replay: ReplayGroups) -> Collectives:
@@ -136,24 +137,19 @@ def _by_one_clock(table: Collectives, replay: ReplayGroups) -> Collectives:
     for group in replay.groups:
         grid, sizes = group.grid, group.template.parallelism
         if grid.shift_s is not None:
-            of_group = grid.shift_s.reshape(sizes.pp_size, sizes.dp_size, grid.num_steps)
+            by_stage_s = grid.shift_s.reshape(sizes.pp_size, sizes.dp_size, grid.num_steps)
             at = np.searchsorted(steps, grid.steps)
-            shift_s[:-1, at] = of_group.swapaxes(0, 1).reshape(-1, grid.num_steps)
+            shift_s[:-1, at] = by_stage_s.swapaxes(0, 1).reshape(-1, grid.num_steps)
     by_rank = {place.rank: at for at, place in enumerate(workers)}
     by_place = {(place.dp_rank, place.stage): at for at, place in enumerate(workers)}
     by_host = {place.host: at for at, place in enumerate(workers)} | {None: -1}
     ranks, of_row = np.unique(table.rank, return_inverse=True)
-    places = [table.place(rank) for rank in ranks.tolist()]
-    worker = np.array(
-        [
-            by_rank.get(
-                place.rank,
-                by_place.get((place.dp_rank, place.stage), by_host.get(place.host, -1)),
-            )
-            for place in places
-        ],
-        np.int64,
-    )
+
+    def worker_of(place: RankPlace) -> int:
+        of_host = by_host.get(place.host, -1)
+        return by_rank.get(place.rank, by_place.get((place.dp_rank, place.stage), of_host))
+
+    worker = np.array([worker_of(table.place(rank)) for rank in ranks.tolist()], np.int64)
     step = np.minimum(np.searchsorted(steps, table.step), steps.size - 1)
     return replace(table, start_s=table.start_s + shift_s[worker[of_row], step])
 
@@ -213,26 +209,19 @@ def _synchronised(
     first_s = start_s[::num_members].reshape(num_blocks, num_steps, len(units))
     order = first_s.argsort(axis=2, kind="stable").argsort(axis=2, kind="stable").ravel()
     dp_ranks = np.arange(sizes.dp_size).reshape(num_blocks, block_size)
-    members = [(each[:, None] * sizes.pp_size + np.asarray(stages)).ravel() for each in dp_ranks]
+    members = [(ranks[:, None] * sizes.pp_size + np.asarray(stages)).ravel() for ranks in dp_ranks]
     axis: GroupAxis = "pp" if len(stages) > 1 else "ep" if meets == EP_BLOCK else "dp"
     groups = [
         RankGroup(
             _name(axis, stages, sizes.pp_size, number if num_blocks > 1 else None),
             axis,
-            tuple(workers[at].rank for at in mine.tolist()),
+            tuple(workers[at].rank for at in places.tolist()),
         )
-        for number, mine in enumerate(members)
+        for number, places in enumerate(members)
     ]
-    return _Part(
-        groups,
-        members,
-        block,
-        step_at[step],
-        order,
-        occurrence_by_occurrence(replayer.grid.duration_s),
-        start_s,
-        np.full(start_s.size, np.nan),
-    )
+    stay_s = occurrence_by_occurrence(replayer.grid.duration_s)
+    num_bytes = np.full(start_s.size, np.nan)
+    return _Part(groups, members, block, step_at[step], order, stay_s, start_s, num_bytes)
 
 
 def _name(axis: str, stages: tuple[int, ...], num_stages: int, block: int | None) -> str:
@@ -247,7 +236,7 @@ def _name(axis: str, stages: tuple[int, ...], num_stages: int, block: int | None
 
 def _of_table(
     table: Collectives, steps: tuple[int, ...], places: list[RankPlace]
-) -> tuple[_Part, list[RankPlace], int]:
+) -> tuple[_Part, list[RankPlace]]:
     """Complete occurrences of a table; ranks that are not among `places` are added to them."""
     places = list(places)
     index = {place.rank: at for at, place in enumerate(places)}
@@ -266,57 +255,49 @@ def _of_table(
     is_new = np.ones(rows.size, np.bool_)
     columns = (table.group, table.step, table.kind, table.sequence)
     if rows.size:
-        is_new[1:] = np.logical_or.reduce([np.diff(each[rows]) != 0 for each in columns])
+        is_new[1:] = np.logical_or.reduce([np.diff(column[rows]) != 0 for column in columns])
     first = np.flatnonzero(is_new)
     count = np.diff(np.append(first, rows.size))
     sizes = np.array([len(group.ranks) for group in table.groups], np.int64)
-    group = table.group[rows[first]]
-    is_whole = (count == sizes[group]) & (count > 1)
-    chosen = rows[np.repeat(is_whole, count)]
-    first_chosen = rows[first[is_whole]]
+    is_complete = (count == sizes[table.group[rows[first]]]) & (count > 1)
+    chosen = rows[np.repeat(is_complete, count)]
+    first_chosen = rows[first[is_complete]]
     num_bytes = np.where(table.num_bytes[chosen] >= 0, table.num_bytes[chosen], np.nan)
     step = np.searchsorted(np.asarray(steps), table.step[first_chosen])
     # Kinds of one group follow each other by time, where it is known, else by their numbers.
     begun_s = table.start_s[first_chosen]
-    part = _Part(
-        list(table.groups),
-        [np.array([index[rank] for rank in each.ranks], np.int64) for each in table.groups],
-        table.group[first_chosen],
-        step,
-        _order_in_step(table.group[first_chosen], step, begun_s, table.sequence[first_chosen]),
-        table.stay_s[chosen],
-        table.start_s[chosen],
-        num_bytes,
-    )
-    return part, places, int((~is_whole).sum())
+    groups, group = list(table.groups), table.group[first_chosen]
+    order = _order_in_step(group, step, begun_s, table.sequence[first_chosen])
+    members = [np.array([index[rank] for rank in ranked.ranks], np.int64) for ranked in groups]
+    stay_s, start_s = table.stay_s[chosen], table.start_s[chosen]
+    return _Part(groups, members, group, step, order, stay_s, start_s, num_bytes), places
 
 
-def _merged(mine: RankPlace, theirs: RankPlace) -> RankPlace:
+def _merged(place: RankPlace, other: RankPlace) -> RankPlace:
     """A rank's place with unknown fields of one record filled from the other."""
     return RankPlace(
-        mine.rank,
-        theirs.dp_rank if mine.dp_rank is None else mine.dp_rank,
-        theirs.stage if mine.stage is None else mine.stage,
-        mine.host or theirs.host,
-        theirs.local_rank if mine.local_rank is None else mine.local_rank,
+        place.rank,
+        other.dp_rank if place.dp_rank is None else place.dp_rank,
+        other.stage if place.stage is None else place.stage,
+        place.host or other.host,
+        other.local_rank if place.local_rank is None else place.local_rank,
     )
 
 
 def _member_positions(table: Collectives, rows: Ints) -> Ints:
     """[rows], position of each rank among its group's members, -1 if it is no member."""
     members = np.full(rows.size, -1, np.int64)
-    of_group = table.group[rows]
-    by_group = np.argsort(of_group, kind="stable")
-    bounds = np.searchsorted(of_group[by_group], np.arange(len(table.groups) + 1))
+    group_of_row = table.group[rows]
+    by_group = np.argsort(group_of_row, kind="stable")
+    bounds = np.searchsorted(group_of_row[by_group], np.arange(len(table.groups) + 1))
     for number, group in enumerate(table.groups):
-        mine = by_group[bounds[number] : bounds[number + 1]]
-        if not mine.size:
+        of_group = by_group[bounds[number] : bounds[number + 1]]
+        if not of_group.size:
             continue
-        ranks = np.asarray(group.ranks, np.int64)
+        ranks, rank = np.asarray(group.ranks, np.int64), table.rank[rows[of_group]]
         order = np.argsort(ranks)
-        at = np.minimum(np.searchsorted(ranks[order], table.rank[rows[mine]]), ranks.size - 1)
-        found = order[at]
-        members[mine] = np.where(ranks[found] == table.rank[rows[mine]], found, -1)
+        member = order[np.minimum(np.searchsorted(ranks[order], rank), ranks.size - 1)]
+        members[of_group] = np.where(ranks[member] == rank, member, -1)
     return members
 
 
@@ -334,7 +315,7 @@ def _order_in_step(group: Ints, step: Ints, begun_s: Floats, sequence: Ints) -> 
 
 
 def _join_parts(
-    steps: tuple[int, ...], places: list[RankPlace], parts: list[_Part], num_incomplete: int
+    steps: tuple[int, ...], places: list[RankPlace], parts: list[_Part]
 ) -> Occurrences | None:
     """All parts together; groups of the same name and members in several parts are one."""
     groups: dict[RankGroup, int] = {}
@@ -343,18 +324,18 @@ def _join_parts(
     sampled: set[int] = set()
     always: set[int] = set()
     for part in parts:
-        mine = []
-        for each, ranks in zip(part.groups, part.members, strict=True):
-            if each not in groups:
-                groups[each] = len(groups)
+        part_numbers = []
+        for rank_group, ranks in zip(part.groups, part.members, strict=True):
+            if rank_group not in groups:
+                groups[rank_group] = len(groups)
                 members.append(ranks)
-            mine.append(groups[each])
-        (sampled if part.is_sampled else always).update(mine)
-        numbers.append(np.asarray(mine, np.int64)[part.group])
+            part_numbers.append(groups[rank_group])
+        (sampled if part.is_sampled else always).update(part_numbers)
+        numbers.append(np.asarray(part_numbers, np.int64)[part.group])
     if not sum(part.group.size for part in parts):
         return None
     group = np.concatenate(numbers)
-    sizes = np.array([each.size for each in members], np.int64)
+    sizes = np.array([ranks.size for ranks in members], np.int64)
     width = sizes[group]
     return Occurrences(
         steps=steps,
@@ -369,7 +350,6 @@ def _join_parts(
         step=_flat([part.step for part in parts]),
         order=_flat([part.order for part in parts]),
         num_bytes=_flat([part.num_bytes for part in parts]),
-        num_incomplete=num_incomplete,
         sampled=frozenset(sampled - always),
     )
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
 
@@ -142,66 +142,61 @@ class PlaceWaits:
 _MAX_TOGETHER = 1 << 20
 
 
+@dataclass(eq=False)
 class RankWaitTimes:
-    """Wait intervals of each rank, computed on demand."""
+    """Wait intervals of each rank, computed on demand; `groups` are those of a replay, if any.
 
-    def __init__(
-        self,
-        occurrences: Occurrences,
-        lateness: Lateness,
-        clock: StepClock,
-        replay: ReplayGroups | None = None,
-        receives: dict[int, tuple[Floats, Floats]] | None = None,
-    ) -> None:
-        """`receives` are additional wait intervals (start, end) by place, on the same clock."""
-        self._occurrences = occurrences
-        self._lateness = lateness
-        self._clock = clock
-        self._groups = () if replay is None else replay.groups
-        self._receives = receives or {}
-        self._known: dict[int, WaitIntervals] = {}
-        self._steps: dict[int, tuple[Ints, Ints]] = {}
+    `receives` are additional wait intervals (start, end) by place, on the same clock.
+    """
+
+    occurrences: Occurrences
+    lateness: Lateness
+    clock: StepClock
+    groups: tuple[Replayer, ...] = ()
+    receives: dict[int, tuple[Floats, Floats]] = field(default_factory=dict)
+    _known: dict[int, WaitIntervals] = field(default_factory=dict)
+    _steps: dict[int, tuple[Ints, Ints]] = field(default_factory=dict)
 
     @cached_property
     def of_group(self) -> list[Ints]:
         """Occurrences of each group, in order of step and sequence."""
-        found = self._occurrences
-        order = np.lexsort((found.order, found.step, found.group))
-        bounds = np.searchsorted(found.group[order], np.arange(len(found.groups) + 1))
+        group = self.occurrences.group
+        order = np.lexsort((self.occurrences.order, self.occurrences.step, group))
+        bounds = np.searchsorted(group[order], np.arange(len(self.occurrences.groups) + 1))
         return [order[first:end] for first, end in pairwise(bounds.tolist())]
 
     def steps_of(self, group: int) -> tuple[Ints, Ints]:
-        """Where a group's occurrences of each step begin among all of its own, and the steps."""
+        """Position of the first occurrence of each step among those of a group, and the steps."""
         if group not in self._steps:
-            step = self._occurrences.step[self.of_group[group]]
+            step = self.occurrences.step[self.of_group[group]]
             first = np.flatnonzero(np.concatenate([step[:1] >= 0, step[1:] != step[:-1]]))
             self._steps[group] = first, step[first]
         return self._steps[group]
 
     def has_bytes(self, group: int) -> bool:
         """Whether some occurrence of the group has the bytes of all its members."""
-        found, occurrences = self._occurrences, self.of_group[group]
-        rows = found.first_row[occurrences][:, None] + np.arange(int(found.group_size[group]))
-        return bool(np.isfinite(found.num_bytes[rows]).all(axis=1).any())
+        first_row = self.occurrences.first_row[self.of_group[group]]
+        rows = first_row[:, None] + np.arange(int(self.occurrences.group_size[group]))
+        return bool(np.isfinite(self.occurrences.num_bytes[rows]).all(axis=1).any())
 
     def occurrences_of(self, members: Ints) -> tuple[Ints, Ints, Ints]:
         """Occurrences of members' groups, member by member, in order of step and sequence.
 
         Also the member's row in each, and [members + 1] where each member's occurrences begin.
         """
-        found = self._occurrences
-        of_members = [self.of_group[at] for at in found.member_group[members].tolist()]
+        group = self.occurrences.member_group[members]
+        of_members = [self.of_group[number] for number in group.tolist()]
         occurrence = np.concatenate([np.empty(0, np.int64), *of_members])
-        num = np.array([of_one.size for of_one in of_members], np.int64)
-        position = members - found.first_member[found.member_group[members]]
-        row = found.first_row[occurrence] + np.repeat(position, num)
+        num = np.array([of_member.size for of_member in of_members], np.int64)
+        position = members - self.occurrences.first_member[group]
+        row = self.occurrences.first_row[occurrence] + np.repeat(position, num)
         return occurrence, row, np.concatenate([[0], np.cumsum(num)])
 
     def spans_s(self, occurrence: Ints, row: Ints) -> tuple[Floats, Floats]:
-        """[occurrences], starts and ends of the members whose rows these are."""
-        found = self._occurrences
-        start_s = found.start_s[row] + self._clock.offset_s[found.step[occurrence]]
-        return start_s, start_s + found.stay_s[row]
+        """[occurrences], starts and ends of the members with these rows."""
+        offset_s = self.clock.offset_s[self.occurrences.step[occurrence]]
+        start_s = self.occurrences.start_s[row] + offset_s
+        return start_s, start_s + self.occurrences.stay_s[row]
 
     def of(self, place: int) -> WaitIntervals:
         """All waiting of one rank: in its collectives, and for what it receives."""
@@ -211,7 +206,7 @@ class RankWaitTimes:
         return self._known[place]
 
     def of_places(self, places: Ints) -> PlaceWaits:
-        """The same of several ranks, and their first starts."""
+        """All waiting of several ranks, and their first starts."""
         return PlaceWaits.of(*self._spans_of(places))
 
     @cached_property
@@ -220,28 +215,29 @@ class RankWaitTimes:
         num_received = sum(
             int(np.count_nonzero(group.template.op_types.is_receive[group.template.optype]))
             * group.grid.start_s.shape[1]
-            for group in self._groups
+            for group in self.groups
         )
-        num_waits = self._occurrences.stay_s.size + num_received
-        return max(1, int(_MAX_TOGETHER * len(self._occurrences.places) // max(1, num_waits)))
+        num_waits = self.occurrences.stay_s.size + num_received
+        return max(1, int(_MAX_TOGETHER * len(self.occurrences.places) // max(1, num_waits)))
 
     def _spans_of(self, places: Ints) -> tuple[Floats, Floats, Floats]:
         """[places, intervals], starts and ends of waits, both 0 where a place has fewer.
 
         Also [places, steps], the first recorded start in each step, NaN where there is none.
         """
-        found, num_steps = self._occurrences, len(self._occurrences.steps)
-        at_place = np.full(len(found.places), -1, np.int64)
+        num_steps = len(self.occurrences.steps)
+        at_place = np.full(len(self.occurrences.places), -1, np.int64)
         at_place[places] = np.arange(places.size)
-        of_member = at_place[found.member_rank]
+        of_member = at_place[self.occurrences.member_rank]
         members = np.flatnonzero(of_member >= 0)
         occurrence, row, bounds = self.occurrences_of(members)
         start_s, end_s = self.spans_s(occurrence, row)
         is_known = np.isfinite(start_s)
         first_s = np.full(places.size * num_steps, np.inf)
-        cell = np.repeat(of_member[members], np.diff(bounds)) * num_steps + found.step[occurrence]
+        cell = np.repeat(of_member[members], np.diff(bounds)) * num_steps
+        cell += self.occurrences.step[occurrence]
         np.minimum.at(first_s, cell, np.where(is_known, start_s, np.inf))
-        end_s -= self._lateness.transfer_s[occurrence]
+        end_s -= self.lateness.transfer_s[occurrence]
         start_s, end_s = (np.where(is_known, times_s, 0.0) for times_s in (start_s, end_s))
         spans = [
             (place, start_s[first:end], end_s[first:end])
@@ -249,9 +245,9 @@ class RankWaitTimes:
                 of_member[members].tolist(), pairwise(bounds.tolist()), strict=True
             )
         ]
-        for place in self._receives.keys() & set(places.tolist()):
-            spans.append((int(at_place[place]), *self._receives[place]))
-        for replayer in self._groups:
+        for place in self.receives.keys() & set(places.tolist()):
+            spans.append((int(at_place[place]), *self.receives[place]))
+        for replayer in self.groups:
             spans += _receives(replayer, places, self.offsets_s(replayer), self._transfers_s)
         first_s = np.where(np.isfinite(first_s), first_s, np.nan)
         return *_beside(spans, places.size), first_s.reshape(-1, num_steps)
@@ -259,18 +255,18 @@ class RankWaitTimes:
     @cached_property
     def _transfers_s(self) -> ShortestTransfers:
         """The shortest receive of each op type on each stage, over all of the window's steps."""
-        found: ShortestTransfers = {}
-        for replayer in self._groups:
+        shortest_s: ShortestTransfers = {}
+        for replayer in self.groups:
             for stage in range(replayer.template.parallelism.pp_size):
                 for code, rows in _receiving(replayer, stage):
                     least_s = float(replayer.grid.duration_s[rows].min())
-                    found[code, stage] = min(least_s, found.get((code, stage), least_s))
-        return found
+                    shortest_s[code, stage] = min(least_s, shortest_s.get((code, stage), least_s))
+        return shortest_s
 
     def offsets_s(self, replayer: Replayer) -> Floats:
         """[steps], clock offset of each step of a group."""
-        at = np.searchsorted(np.asarray(self._occurrences.steps), replayer.steps)
-        return self._clock.offset_s[at]
+        at = np.searchsorted(np.asarray(self.occurrences.steps), replayer.steps)
+        return self.clock.offset_s[at]
 
 
 def _beside(spans: list[tuple[int, Floats, Floats]], num_places: int) -> tuple[Floats, Floats]:
@@ -279,9 +275,9 @@ def _beside(spans: list[tuple[int, Floats, Floats]], num_places: int) -> tuple[F
     starts_s, ends_s = np.zeros((2, num_places, int(nums.max())))
     filled = [0] * num_places
     for place, start_s, end_s in spans:
-        mine = slice(filled[place], filled[place] + start_s.size)
-        starts_s[place, mine], ends_s[place, mine] = start_s, end_s
-        filled[place] = mine.stop
+        new = slice(filled[place], filled[place] + start_s.size)
+        starts_s[place, new], ends_s[place, new] = start_s, end_s
+        filled[place] = new.stop
     return starts_s, ends_s
 
 
@@ -291,7 +287,7 @@ def _receives(
     """Wait intervals of workers' receives: all but the shortest transfer."""
     template, grid = replayer.template, replayer.grid
     sizes = template.parallelism
-    found: list[tuple[int, Floats, Floats]] = []
+    intervals: list[tuple[int, Floats, Floats]] = []
     dp_rank, stage = np.divmod(places, sizes.pp_size)
     is_worker = dp_rank < sizes.dp_size
     begun_s, took_s = (
@@ -299,23 +295,23 @@ def _receives(
         for times_s in (grid.start_s, grid.duration_s)
     )
     for of_stage in np.unique(stage[is_worker]).tolist():
-        here = np.flatnonzero(is_worker & (stage == of_stage))
+        on_stage = np.flatnonzero(is_worker & (stage == of_stage))
         for code, rows in _receiving(replayer, of_stage):
-            chosen = rows[:, None], dp_rank[here]
+            chosen = rows[:, None], dp_rank[on_stage]
             # Step by step, so mostly in order of time, which sorts several times as fast.
             start_s = np.add(begun_s[chosen].transpose(1, 2, 0), offset_s[:, None], order="C")
             end_s = start_s + took_s[chosen].transpose(1, 2, 0) - transfer_s[code, of_stage]
-            waits_s = (times_s.reshape(here.size, -1) for times_s in (start_s, end_s))
-            found += zip(here.tolist(), *waits_s, strict=True)
-    return found
+            waits_s = (times_s.reshape(on_stage.size, -1) for times_s in (start_s, end_s))
+            intervals += zip(on_stage.tolist(), *waits_s, strict=True)
+    return intervals
 
 
 def _receiving(replayer: Replayer, stage: int) -> list[tuple[int, Ints]]:
     """Receiving op types of a stage, and their rows in the template."""
     template = replayer.template
-    found = [
+    receives = [
         (code, np.flatnonzero((template.optype == code) & (template.stage == stage)))
         for code in template.present
         if template.op_types.is_receive[code]
     ]
-    return [(code, rows) for code, rows in found if rows.size]
+    return [(code, rows) for code, rows in receives if rows.size]

@@ -46,16 +46,16 @@ def first_guess(shared: SharedEnds) -> FirstGuess:
             at, unknown, known = _next_unknown(sets, is_known)
             if not at.size:
                 continue
-            host, of = sets.host[at, unknown], sets.host[at, known]
-            theirs_ns = sets.end_ns[at, known]
-            ahead_ns = sets.end_ns[at, unknown] - theirs_ns
+            host, known_host = sets.host[at, unknown], sets.host[at, known]
+            end_ns = sets.end_ns[at, known]
+            ahead_ns = sets.end_ns[at, unknown] - end_ns
             first_ns = ahead_ns[:, 0]
             ahead_ns = ahead_ns - first_ns[:, None]
-            slope = _slopes(theirs_ns, ahead_ns)
-            time_ns = theirs_ns - (offset_ns[of] + middle_ns[of])[:, None]
+            slope = _slopes(end_ns, ahead_ns)
+            time_ns = end_ns - (offset_ns[known_host] + middle_ns[known_host])[:, None]
             bias_ns = medians_of_known(ahead_ns - slope[:, None] * time_ns)
-            drift[host] = drift[of] + slope
-            offset_ns[host] = offset_ns[of] + first_ns + np.rint(bias_ns).astype(np.int64)
+            drift[host] = drift[known_host] + slope
+            offset_ns[host] = offset_ns[known_host] + first_ns + np.rint(bias_ns).astype(np.int64)
             is_known[host] = has_news = True
     return FirstGuess(offset_ns, drift, reference)
 
@@ -108,9 +108,9 @@ def _slopes(time_ns: Ints, ahead_ns: Ints) -> Floats:
     In a window with a gap, slopes between near times would outvote the more exact ones across it.
     Both are [series, times].
     """
-    every = 1 + (time_ns.shape[1] - 1) // _SLOPE_OF
+    stride = 1 + (time_ns.shape[1] - 1) // _SLOPE_OF
     least_ns = _FAR_APART * (time_ns[:, -1] - time_ns[:, 0])
-    time_ns, ahead_ns = time_ns[:, ::every], ahead_ns[:, ::every]
+    time_ns, ahead_ns = time_ns[:, ::stride], ahead_ns[:, ::stride]
     between_ns = time_ns[:, None, :] - time_ns[:, :, None]
     is_far = (between_ns != 0) & (np.abs(between_ns) >= least_ns[:, None, None])
     slopes = np.full(between_ns.shape, np.nan)

@@ -19,6 +19,7 @@ from app.engine.clocks.first_guess import FirstGuess
 from app.engine.clocks.shared_ends import ClockLines, SharedEnds, Slots, condense
 from app.engine.kernels import kernel
 from app.engine.medians import median_of, medians_of_known
+from app.engine.metrics import MAD_TO_DEVIATION
 from app.trace.window import Floats, Ints
 
 Flags = NDArray[np.bool_]
@@ -44,37 +45,37 @@ _MAX_WRITTEN = 64
 class NormalEquations:
     """The equations of all clocks; those that are not free [hosts] stay as they are.
 
-    `prior` is added to the diagonal for each drift.
+    `prior` is added to the diagonal for every drift.
     """
 
     def __init__(self, slots: list[Slots], is_free: Flags, prior: float) -> None:
         self.slots, self.is_free, self.prior = slots, is_free, prior
-        self._moments = [each.moments() for each in slots]
+        self._moments = [same_size.moments() for same_size in slots]
 
     @cached_property
     def diagonal(self) -> Floats:
         """[hosts, 2]; 1 for hosts without shared ends."""
-        found = np.zeros((self.is_free.size, 2))
+        diagonal = np.zeros((self.is_free.size, 2))
         for slots, moments in zip(self.slots, self._moments, strict=True):
             own = moments[:, ::2] * (1 - 1 / slots.host.shape[1])
-            found += _sums_by_host(slots.host, own[:, None], self.is_free.size)
-        found[:, 1] += self.prior
-        return np.where(found <= 0, 1.0, found)
+            diagonal += _sums_by_host(slots.host, own[:, None], self.is_free.size)
+        diagonal[:, 1] += self.prior
+        return np.where(diagonal <= 0, 1.0, diagonal)
 
     def times(self, coefficients: Floats) -> Floats:
         """The matrix times coefficients, both [hosts, 2]."""
         if self.is_free.size <= _MAX_WRITTEN:
             # Not by BLAS, whose last bits depend on where the memory lies.
             return np.asarray((self._matrix * coefficients.ravel()).sum(axis=1).reshape(-1, 2))
-        found = np.zeros(coefficients.shape)
+        product = np.zeros(coefficients.shape)
         for slots, moments in zip(self.slots, self._moments, strict=True):
-            mine = coefficients[slots.host]
-            mine -= mine.sum(axis=1, keepdims=True) / slots.host.shape[1]
-            pulls = mine[..., :1] * moments[:, None, :2] + mine[..., 1:] * moments[:, None, 1:]
-            found += _sums_by_host(slots.host, pulls, self.is_free.size)
-        found[:, 1] += self.prior * coefficients[:, 1]
-        found[~self.is_free] = 0.0
-        return found
+            apart = coefficients[slots.host]
+            apart -= apart.sum(axis=1, keepdims=True) / slots.host.shape[1]
+            pulls = apart[..., :1] * moments[:, None, :2] + apart[..., 1:] * moments[:, None, 1:]
+            product += _sums_by_host(slots.host, pulls, self.is_free.size)
+        product[:, 1] += self.prior * coefficients[:, 1]
+        product[~self.is_free] = 0.0
+        return product
 
     @cached_property
     def _matrix(self) -> Floats:
@@ -100,21 +101,21 @@ class NormalEquations:
         Conjugate gradients, until the remaining change is below `near_enough`, or below a share of
         the first one.
         """
-        left, diagonal = np.where(self.is_free[:, None], pull, 0.0), self.diagonal
-        found, eased = np.zeros_like(pull), left / diagonal
+        remaining, diagonal = np.where(self.is_free[:, None], pull, 0.0), self.diagonal
+        solution, eased = np.zeros_like(pull), remaining / diagonal
         near_enough = max(near_enough, _PRECISION * float(np.abs(eased).max()))
-        towards, size = eased, float((left * eased).sum())
+        towards, size = eased, float((remaining * eased).sum())
         for _ in range(_MAX_PRODUCTS):
             if np.abs(eased).max() <= near_enough:
                 break
             product = self.times(towards)
             step = size / float((towards * product).sum())
-            found += step * towards
-            left -= step * product
-            eased = left / diagonal
-            before, size = size, float((left * eased).sum())
+            solution += step * towards
+            remaining -= step * product
+            eased = remaining / diagonal
+            before, size = size, float((remaining * eased).sum())
             towards = eased + (size / before) * towards
-        return found
+        return solution
 
 
 def _sums_by_host(host: Ints, values: Floats, num_hosts: int) -> Floats:
@@ -129,11 +130,9 @@ class _Values:
     """The values of all slots in one row, slot by slot, laid out for many turns."""
 
     def __init__(self, slots: list[Slots]) -> None:
-        sizes = np.repeat(
-            [part.host.shape[1] for part in slots], [len(part.time) for part in slots]
-        )
-        self._bounds = np.concatenate(([0], np.cumsum(sizes)))
-        self._host = np.concatenate([part.host[part.of_set].ravel() for part in slots])
+        sizes = [np.full(part.time.size, part.host.shape[1]) for part in slots]
+        self._bounds = np.concatenate(([0], np.cumsum(np.concatenate(sizes))))
+        self._host = _hosts(slots)
         self._apart_ns = np.concatenate([part.apart_ns.ravel() for part in slots])
         self._time = np.concatenate([part.time for part in slots])
         self._root = np.sqrt(np.concatenate([part.weight for part in slots]))
@@ -143,17 +142,17 @@ class _Values:
 
         Residuals are nanoseconds times the root of the weight; the right-hand side has it twice.
         """
-        asked, left_ns = np.zeros(coefficients.shape), np.empty(self._host.size)
+        right_side, left_ns = np.zeros(coefficients.shape), np.empty(self._host.size)
         _pull(
             self._bounds, self._host, self._apart_ns, self._time, self._root,
-            np.ascontiguousarray(coefficients), limit_ns, asked, left_ns,
+            np.ascontiguousarray(coefficients), limit_ns, right_side, left_ns,
         )  # fmt: skip
-        return asked, np.abs(left_ns)
+        return right_side, np.abs(left_ns)
 
 
 @kernel
 def _pull(  # type: ignore[no-untyped-def]
-    bounds, host, apart_ns, time, root, coefficients, limit_ns, asked, left_ns
+    bounds, host, apart_ns, time, root, coefficients, limit_ns, right_side, left_ns
 ):
     for slot in range(bounds.size - 1):
         first, end = bounds[slot], bounds[slot + 1]
@@ -174,21 +173,25 @@ def _pull(  # type: ignore[no-untyped-def]
                     left_ns[at] -= mean_ns
         for at in range(first, end):
             pull_ns = (min(max(left_ns[at], -limit_ns), limit_ns) - mean_ns) * root[slot]
-            asked[host[at], 0] += pull_ns
-            asked[host[at], 1] += pull_ns * time[slot]
+            right_side[host[at], 0] += pull_ns
+            right_side[host[at], 1] += pull_ns * time[slot]
 
 
 _SWEEPS = 2
 _FAR_SPREADS = 3.0  # spreads
 
 
+def _hosts(slots: list[Slots]) -> Ints:
+    """[values], host of each value, slot by slot."""
+    return np.concatenate([part.host[part.of_set].ravel() for part in slots])
+
+
 def _refit_far_clocks(slots: list[Slots], is_free: Flags, spread_ns: float) -> Floats:
     """[hosts, 2], correction of the coefficients of far clocks; 0 for all others."""
-    more = np.zeros((is_free.size, 2))
-    host = np.concatenate([each.host[each.of_set].ravel() for each in slots])
+    correction, host = np.zeros((is_free.size, 2)), _hosts(slots)
     num_values = np.bincount(host, minlength=is_free.size)
     for _ in range(_SWEEPS):
-        far_ns = np.concatenate([_apart_ns(each, more).ravel() for each in slots])
+        far_ns = np.concatenate([_apart_ns(part, correction).ravel() for part in slots])
         is_far = np.abs(far_ns) > _FAR_SPREADS * spread_ns
         num_far = np.bincount(host[is_far], minlength=is_free.size)
         # Below one in three, a line fits all but the late values.
@@ -199,19 +202,19 @@ def _refit_far_clocks(slots: list[Slots], is_free: Flags, spread_ns: float) -> F
         when = np.concatenate([np.repeat(part.time, part.host.shape[1]) for part in slots])
         of_far = np.flatnonzero(np.bincount(far, minlength=is_free.size)[host])
         of_far = of_far[np.argsort(host[of_far], kind="stable")]
-        for at, mine in enumerate(np.split(of_far, np.cumsum(num_values[far])[:-1])):
-            lines[at] = _line(far_ns[mine], when[mine])
+        for at, values in enumerate(np.split(of_far, np.cumsum(num_values[far])[:-1])):
+            lines[at] = _line(far_ns[values], when[values])
         lines[np.abs(lines).sum(axis=1) < _FAR_SPREADS * spread_ns] = 0.0
         if not lines.any():
             break
-        more[far] += lines
-    return more
+        correction[far] += lines
+    return correction
 
 
-def _apart_ns(slots: Slots, more: Floats) -> Floats:
+def _apart_ns(slots: Slots, correction: Floats) -> Floats:
     """[slots, members], distance of each value from the others of its slot, after correction."""
     host = slots.host[slots.of_set]
-    left_ns = slots.apart_ns - more[host, 0] - more[host, 1] * slots.time[:, None]
+    left_ns = slots.apart_ns - correction[host, 0] - correction[host, 1] * slots.time[:, None]
     if host.shape[1] == 2:
         return np.asarray(left_ns - left_ns[:, ::-1])
     return np.asarray(left_ns - medians_of_known(left_ns)[:, None])
@@ -242,29 +245,29 @@ def _robust_least_squares(equations: NormalEquations, before: Floats) -> tuple[F
     """
     slots, values = equations.slots, _Values(equations.slots)
     # Distances from the median of each slot, which a few outliers do not move.
-    spread_ns = _robust_deviation(np.concatenate([np.abs(each.apart_ns).ravel() for each in slots]))
-    more = _refit_far_clocks(slots, equations.is_free, spread_ns)
+    spread_ns = _robust_deviation(np.concatenate([np.abs(part.apart_ns).ravel() for part in slots]))
+    correction = _refit_far_clocks(slots, equations.is_free, spread_ns)
     for _ in range(_MAX_TURNS):
-        asked, left_ns = values.pull(more, CLIP * spread_ns)
-        asked[:, 1] -= equations.prior * (more[:, 1] + before[:, 1])
-        change = equations.solved(asked, 0.1 * _NEAR_ENOUGH * spread_ns)
-        more += change
+        right_side, left_ns = values.pull(correction, CLIP * spread_ns)
+        right_side[:, 1] -= equations.prior * (correction[:, 1] + before[:, 1])
+        change = equations.solved(right_side, 0.1 * _NEAR_ENOUGH * spread_ns)
+        correction += change
         is_near = np.abs(change).max() < _NEAR_ENOUGH * spread_ns
         spread_ns = _robust_deviation(left_ns)
         if is_near:
             break
-    return more, spread_ns
+    return correction, spread_ns
 
 
-def _robust_deviation(left: Floats) -> float:
+def _robust_deviation(residuals: Floats) -> float:
     """Robust standard deviation: that of normal values with a few outliers."""
-    every = 1 + left.size // _SPREAD_SAMPLE
-    return max(1.4826 * median_of(left[::every]), MIN_SPREAD_NS)
+    stride = 1 + residuals.size // _SPREAD_SAMPLE
+    return max(MAD_TO_DEVIATION * median_of(residuals[::stride]), MIN_SPREAD_NS)
 
 
 _MAX_ROUNDS = 3
 # Before anything is seen of a clock, it may drift by so much; ends are good to so much. That
-# keeps drift at 0 where a window is too short to tell.
+# keeps drift at 0 where a window is too short to show it.
 LARGE_DRIFT, USUAL_JITTER_NS = 1e-3, 5e4
 
 
@@ -272,15 +275,15 @@ def fit_lines(shared: SharedEnds, guess: FirstGuess) -> ClockLines:
     """Offset and drift of every clock."""
     origin_ns, middle_ns, half_ns = _span(shared, guess.offset_ns)
     first = np.stack([np.zeros(shared.num_hosts), guess.drift * half_ns], axis=1)
-    found = ClockLines(guess.offset_ns, origin_ns, middle_ns, half_ns, first, first[:, 0], np.inf)
+    lines = ClockLines(guess.offset_ns, origin_ns, middle_ns, half_ns, first, first[:, 0], np.inf)
     is_free = guess.reference != np.arange(shared.num_hosts)
     for _ in range(_MAX_ROUNDS):
-        before, found = found, _fitted(condense(shared, found), is_free, found)
+        before, lines = lines, _fitted(condense(shared, lines), is_free, lines)
         # Times of a slot are by the lines before: what a clock gains while these are off is small.
-        off_ns = np.abs(found.coefficients - before.coefficients).max()
-        if off_ns * np.abs(found.drift - before.drift).max() < _NEAR_ENOUGH * found.spread_ns:
+        off_ns = np.abs(lines.coefficients - before.coefficients).max()
+        if off_ns * np.abs(lines.drift - before.drift).max() < _NEAR_ENOUGH * lines.spread_ns:
             break
-    return found
+    return lines
 
 
 def _span(shared: SharedEnds, offset_ns: Ints) -> tuple[int, float, float]:
@@ -290,19 +293,19 @@ def _span(shared: SharedEnds, offset_ns: Ints) -> tuple[int, float, float]:
         [(sets.end_ns[:, :, at] - offset_ns[sets.host]) for sets in shared.of_shape]
         for at in (0, -1)
     )
-    origin_ns = min(int(each.min()) for each in first_ns)
-    half_ns = (max(int(each.max()) for each in last_ns) - origin_ns) / 2
+    origin_ns = min(int(firsts_ns.min()) for firsts_ns in first_ns)
+    half_ns = (max(int(lasts_ns.max()) for lasts_ns in last_ns) - origin_ns) / 2
     return origin_ns, half_ns, max(half_ns, 1.0)
 
 
-def _fitted(slots: list[Slots], is_free: Flags, found: ClockLines) -> ClockLines:
+def _fitted(slots: list[Slots], is_free: Flags, lines: ClockLines) -> ClockLines:
     """The lines after one more fit to the slots."""
-    prior = (USUAL_JITTER_NS / (LARGE_DRIFT * found.half_ns)) ** 2
+    prior = (USUAL_JITTER_NS / (LARGE_DRIFT * lines.half_ns)) ** 2
     equations = NormalEquations(slots, is_free, prior)
-    more, spread_ns = _robust_least_squares(equations, found.coefficients)
+    correction, spread_ns = _robust_least_squares(equations, lines.coefficients)
     seen = np.maximum(equations.diagonal[:, 1] - prior, 0.0)
     with np.errstate(divide="ignore"):
-        error = np.where(is_free, spread_ns / np.sqrt(seen) / found.half_ns, 0.0)
+        error = np.where(is_free, spread_ns / np.sqrt(seen) / lines.half_ns, 0.0)
     return replace(
-        found, coefficients=found.coefficients + more, drift_error=error, spread_ns=spread_ns
+        lines, coefficients=lines.coefficients + correction, drift_error=error, spread_ns=spread_ns
     )

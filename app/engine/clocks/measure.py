@@ -50,7 +50,7 @@ class Clocks:
 
     @property
     def error_s(self) -> float | None:
-        """How wrong the time between two workers may be; None where nothing shows it.
+        """Largest likely error of a time between two workers; None where nothing shows it.
 
         Of clocks that were not corrected, both ends may be off.
         """
@@ -60,19 +60,19 @@ class Clocks:
 
     @property
     def offset_s(self) -> dict[str, float]:
-        """How far each host's clock was ahead in the middle of the window."""
+        """Lead of each host's clock in the middle of the window, seconds."""
         return {name: clock.offset_s for name, clock in self.hosts.items()}
 
 
-def corrected(grid: Grid, found: ClockLines, began_ns: Ints, host: Ints) -> Grid:
+def corrected(grid: Grid, lines: ClockLines, began_ns: Ints, host: Ints) -> Grid:
     """The grid by the reference's clock, corrected in place.
 
     `began_ns` [steps] is the origin of each step's times, `host` [dp, pp] the host of each worker.
     The new origin of a step is the start of dp rank 0's first operation.
     """
-    since_ns = began_ns - found.origin_ns
+    since_ns = began_ns - lines.origin_ns
     first_ns = since_ns + np.rint(grid.start_s[0, : grid.num_steps] * 1e9).astype(np.int64)
-    first_ns -= found.offset_ns[host[0, grid.template.stage[0]]]
+    first_ns -= lines.offset_ns[host[0, grid.template.stage[0]]]
     # The first operation of each stage stands for its worker's clock.
     firsts = np.searchsorted(grid.template.stage, np.arange(grid.template.parallelism.pp_size))
     before_s = grid.start_s[firsts]
@@ -81,7 +81,7 @@ def corrected(grid: Grid, found: ClockLines, began_ns: Ints, host: Ints) -> Grid
         grid.start_s.shape[0],
         lambda first, end: _correct(
             grid.start_s, grid.duration_s, grid.template.stage, host, since_ns, first_ns,
-            found.offset_ns, found.middle_ns, found.half_ns, found.coefficients, first, end,
+            lines.offset_ns, lines.middle_ns, lines.half_ns, lines.coefficients, first, end,
         ),
     )  # fmt: skip
     # A new grid, without the cached properties of the old one.
@@ -129,26 +129,21 @@ class Residuals:
     hosts: list[tuple[Ints, int]]
 
     @classmethod
-    def of(cls, shared: SharedEnds, found: ClockLines) -> "Residuals":
-        """Those that these lines leave."""
+    def of(cls, shared: SharedEnds, lines: ClockLines) -> "Residuals":
+        """The residuals after correction by these lines."""
         far_ns, hosts = [], []
         for sets in shared.of_shape:
-            left_ns, _ = found.corrected(sets.end_ns[:, :, :: sets.per_slot], sets.host)
+            left_ns, _ = lines.corrected(sets.end_ns[:, :, :: sets.per_slot], sets.host)
             num_slots = left_ns.shape[2]
             left_ns = left_ns.transpose(0, 2, 1).reshape(-1, sets.host.shape[1])
             if left_ns.shape[1] == 2:
                 left_ns -= left_ns.mean(axis=1, keepdims=True)
             else:
                 left_ns -= medians_of_known(left_ns)[:, None]
-                centre(left_ns, CLIP * found.spread_ns)
+                centre(left_ns, CLIP * lines.spread_ns)
             far_ns.append(np.abs(left_ns).ravel())
             hosts.append((sets.host, num_slots))
         return cls(np.concatenate(far_ns), hosts)
-
-    @property
-    def quantile_ns(self) -> float:
-        """The `RESIDUAL_QUANTILE` of all of them."""
-        return self.quantiles_ns[1]
 
     @cached_property
     def quantiles_ns(self) -> tuple[float, float]:
@@ -181,7 +176,7 @@ MIN_EVIDENCE_RATIO = 3.0
 MIN_ENDS_PER_FIGURE = 5
 # Share of the step; clocks nearer to each other move no cause by as much as 1 %.
 MIN_APART_OF_STEP = 1e-5
-# Steps without absolute times are laid end to end by their numbers; a larger gap says nothing.
+# Steps without absolute times are laid end to end by their numbers; a larger gap means nothing.
 _MAX_STEPS_APART = 1000
 
 
@@ -189,22 +184,22 @@ _MAX_STEPS_APART = 1000
 class ClockCorrection:
     """A window's clocks, and the correction of its times to the reference clock.
 
-    `host` [dp, pp] numbers the hosts; `found` is None if no time is corrected. `origin_ns` [steps]
+    `host` [dp, pp] numbers the hosts; `lines` is None if no time is corrected. `origin_ns` [steps]
     is the origin of each of the window's steps, since the first one.
     """
 
     clocks: Clocks
     window: Window
     host: Ints
-    found: ClockLines | None = None
+    lines: ClockLines | None = None
     origin_ns: Ints | None = None
 
     def of(self, grid: Grid) -> Grid:
         """The grid by one clock, corrected in place; unchanged if no time is corrected."""
-        if self.found is None or self.origin_ns is None:
+        if self.lines is None or self.origin_ns is None:
             return grid
         began_ns = _began_ns(self.window, self.origin_ns, grid)
-        by_one = corrected(grid, self.found, began_ns, self.host)
+        by_one = corrected(grid, self.lines, began_ns, self.host)
         # Origins that were made up say nothing of the time between steps.
         return by_one if self.window.origin_ns is not None else replace(by_one, origin_s=None)
 
@@ -225,37 +220,37 @@ def measure_clocks(window: Window, grids: list[tuple[Grid, StepGraph]]) -> Clock
     origin_ns = _origin_ns(window, step_s)
     began_ns = [_began_ns(window, origin_ns, grid) for grid, _ in grids]
     shared = shared_ends(grids, began_ns, host)
-    if not shared.num_sets:
+    if not shared.of_shape:
         reason = "workers on different hosts record no operation that ends at one moment on both"
         return ClockCorrection(Clocks(reason=doubt or reason), window, host)
     guess = first_guess(shared)
-    found = fit_lines(shared, guess)
-    left = Residuals.of(shared, found)
-    residual_s = left.quantile_ns * 1e-9
+    lines = fit_lines(shared, guess)
+    residuals = Residuals.of(shared, lines)
+    residual_s = residuals.quantiles_ns[1] * 1e-9
     if residual_s > _MAX_RESIDUAL * step_s:
         reason = doubt or (
             f"operations that should end together end {residual_s * 1e3:.1f} ms apart, whatever "
             "the clocks: too far to tell these by"
         )
-        return ClockCorrection(_unmeasured(reason, _as_recorded(shared, found)), window, host)
+        return ClockCorrection(_unmeasured(reason, _as_recorded(shared, lines)), window, host)
     if doubt is not None:
-        recorded, num_figures = _as_recorded(shared, found), found.coefficients.size
-        if not _show_several_clocks(shared, recorded, left, step_s, num_figures):
+        recorded, num_figures = _as_recorded(shared, lines), lines.coefficients.size
+        if not _show_several_clocks(shared, recorded, residuals, step_s, num_figures):
             return ClockCorrection(_unmeasured(doubt, recorded), window, host)
         doubt = f"{doubt}; shared ends show several clocks, so each worker's was measured"
-    by_name = _by_name(names, left, found, knows_time=window.origin_ns is not None)
+    by_name = _by_name(names, residuals, lines, knows_time=window.origin_ns is not None)
     clocks = Clocks(residual_s, by_name, doubt or _missing_links(names, guess))
-    return ClockCorrection(clocks, window, host, found, origin_ns)
+    return ClockCorrection(clocks, window, host, lines, origin_ns)
 
 
-def _as_recorded(shared: SharedEnds, found: ClockLines) -> Residuals:
-    """How far shared ends are apart without any correction."""
-    no_offset_ns, no_line = np.zeros_like(found.offset_ns), np.zeros_like(found.coefficients)
-    return Residuals.of(shared, replace(found, offset_ns=no_offset_ns, coefficients=no_line))
+def _as_recorded(shared: SharedEnds, lines: ClockLines) -> Residuals:
+    """Residuals of the shared ends without any correction."""
+    no_offset_ns, no_line = np.zeros_like(lines.offset_ns), np.zeros_like(lines.coefficients)
+    return Residuals.of(shared, replace(lines, offset_ns=no_offset_ns, coefficients=no_line))
 
 
 def _show_several_clocks(
-    shared: SharedEnds, recorded: Residuals, left: Residuals, step_s: float, num_figures: int
+    shared: SharedEnds, recorded: Residuals, residuals: Residuals, step_s: float, num_figures: int
 ) -> bool:
     """Whether shared ends are apart, and much closer to each other after the correction.
 
@@ -268,19 +263,19 @@ def _show_several_clocks(
     least_ns = 1e9 * MIN_APART_OF_STEP * step_s
     return any(
         before_ns > max(least_ns, MIN_EVIDENCE_RATIO * max(after_ns, MIN_SPREAD_NS))
-        for before_ns, after_ns in zip(recorded.quantiles_ns, left.quantiles_ns, strict=True)
+        for before_ns, after_ns in zip(recorded.quantiles_ns, residuals.quantiles_ns, strict=True)
     )
 
 
 def _unmeasured(reason: str, recorded: Residuals) -> Clocks:
-    return Clocks(reason=reason, apart_s=recorded.quantile_ns * 1e-9)
+    return Clocks(reason=reason, apart_s=recorded.quantiles_ns[1] * 1e-9)
 
 
 def _origin_ns(window: Window, step_s: float) -> Ints:
     """[steps], origin of each step's times since the first one's; made up where unknown."""
     if window.origin_ns is not None:
         first_ns = window.origin_ns[0]
-        return np.array([each - first_ns for each in window.origin_ns], np.int64)
+        return np.array([origin_ns - first_ns for origin_ns in window.origin_ns], np.int64)
     apart = np.minimum(np.diff(window.steps, prepend=window.steps[0]), _MAX_STEPS_APART)
     return np.asarray(np.cumsum(apart) * np.int64(np.rint(step_s * 1e9)), np.int64)
 
@@ -305,8 +300,8 @@ def _hosts(window: Window) -> tuple[str | None, list[str], Ints]:
     for (dp_rank, stage), name in hosts.items():
         host[dp_rank, stage] = number[name]
     unknown = np.argwhere(host < 0).tolist()
-    # Those by a donor's clock come last. Two may be each other's donors, in different steps.
-    for dp_rank, stage in sorted(unknown, key=lambda each: tuple(each) in donors):
+    # Workers by a donor's clock come last. Two may be each other's donors, in different steps.
+    for dp_rank, stage in sorted(unknown, key=lambda worker: tuple(worker) in donors):
         donor = donors.get((dp_rank, stage))
         if donor is not None and host[donor] >= 0:
             host[dp_rank, stage] = host[donor]
@@ -318,30 +313,23 @@ def _hosts(window: Window) -> tuple[str | None, list[str], Ints]:
     if not unknown:
         return None, names, host
     dp_rank, stage = unknown[0]
-    more = f" and of {len(unknown) - 1:,} more workers" if len(unknown) > 1 else ""
-    return f"the host of dp rank {dp_rank}, stage {stage}{more} is not known", names, host
+    others = f" and of {len(unknown) - 1:,} more workers" if len(unknown) > 1 else ""
+    return f"the host of dp rank {dp_rank}, stage {stage}{others} is not known", names, host
 
 
 def _by_name(
-    names: list[str], left: Residuals, found: ClockLines, *, knows_time: bool
+    names: list[str], residuals: Residuals, lines: ClockLines, *, knows_time: bool
 ) -> dict[str, HostClock]:
     """The clocks of the hosts that share ends."""
-    of_host_s = (left.by_host_ns(len(names)) * 1e-9).tolist()
-    offset_s = ((found.offset_ns + found.coefficients[:, 0]) * 1e-9).tolist()
-    drift, drift_error = found.drift, found.drift_error
+    residual_s = (residuals.by_host_ns(len(names)) * 1e-9).tolist()
+    offset_s = ((lines.offset_ns + lines.coefficients[:, 0]) * 1e-9).tolist()
+    drift_ppm = (lines.drift * 1e6).tolist()
+    has_drift = (lines.drift_error <= _MAX_DRIFT_ERROR) & knows_time
     return {
-        name: HostClock(
-            offset_s[at],
-            _drift_ppm(drift[at], drift_error[at]) if knows_time else None,
-            of_host_s[at],
-        )
+        name: HostClock(offset_s[at], drift_ppm[at] if has_drift[at] else None, residual_s[at])
         for at, name in enumerate(names)
-        if not np.isnan(of_host_s[at])
+        if not np.isnan(residual_s[at])
     }
-
-
-def _drift_ppm(drift: Floats, error: Floats) -> float | None:
-    return float(drift) * 1e6 if error <= _MAX_DRIFT_ERROR else None
 
 
 def _missing_links(names: list[str], guess: FirstGuess) -> str | None:

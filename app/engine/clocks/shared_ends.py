@@ -86,11 +86,6 @@ class SharedEnds:
     num_hosts: int
     of_shape: tuple[Sets, ...]
 
-    @property
-    def num_sets(self) -> int:
-        """Number of sets."""
-        return sum(len(sets.host) for sets in self.of_shape)
-
 
 # Operations that end together, by their dp peers (all, a block, none), types and stages.
 Units = dict[tuple[int, ...], list[list[int]]]
@@ -105,31 +100,30 @@ def shared_ends(
     """
     units = [_units(grid.template, graph) for grid, graph in grids]
     num_steps = sum(grid.num_steps for grid, _ in grids)
-    at_once = host.shape[0] * max(sum(len(kind) - 1 for kind in found) for found in units)
+    at_once = host.shape[0] * max(sum(len(kind) - 1 for kind in of_grid) for of_grid in units)
     num_ends = sum(grid.start_s.size for grid, _ in grids) // _OPS_PER_END
     num_ends = min(max(num_ends, _MIN_ENDS), _MAX_ENDS)
     times = max(num_ends // max(at_once, 1), _MIN_TIMES)
-    every = -(-num_steps // min(num_steps, times, _MAX_STEPS))
-    most = min(max(times // -(-num_steps // every), 1), _MAX_PER_STEP)
-    found: list[Sets] = []
+    stride = -(-num_steps // min(num_steps, times, _MAX_STEPS))
+    most = min(max(times // -(-num_steps // stride), 1), _MAX_PER_STEP)
+    samples: list[Sets] = []
     for (grid, _), of_grid, began in zip(grids, units, began_ns, strict=True):
-        chosen = {kind: _spread_out(each, most) for kind, each in of_grid.items()}
-        for steps, is_absent in _by_absence(grid, np.arange(0, grid.num_steps, every)):
-            found += _gathered(grid, chosen, steps, began, host, is_absent)
-    return SharedEnds(int(host.max()) + 1, _joined(found))
+        chosen = {kind: _spread_out(alike, most) for kind, alike in of_grid.items()}
+        for steps, is_absent in _by_absence(grid, np.arange(0, grid.num_steps, stride)):
+            samples += _gathered(grid, chosen, steps, began, host, is_absent)
+    return SharedEnds(int(host.max()) + 1, _joined(samples))
 
 
 def _units(template: Template, graph: StepGraph) -> Units:
-    """Operations that end together, by their dp peers (all, a block, none), types and stages."""
     of_op = (template.stage * NUM_CODES + template.optype).tolist()
-    found: Units = {}
+    units: Units = {}
     unit_ptr, unit_ops, meets = (
         column.tolist() for column in (graph.unit_ptr, graph.unit_ops, graph.meets)
     )
     for unit in graph.shared_units(np.ones(graph.num_ops, np.bool_)).tolist():
         ops = sorted(unit_ops[unit_ptr[unit] : unit_ptr[unit + 1]], key=of_op.__getitem__)
-        found.setdefault((meets[unit], *(of_op[op] for op in ops)), []).append(ops)
-    return found
+        units.setdefault((meets[unit], *(of_op[op] for op in ops)), []).append(ops)
+    return units
 
 
 def _spread_out(units: list[list[int]], most: int) -> list[list[int]]:
@@ -155,11 +149,11 @@ def _by_absence(grid: Grid, steps: Ints) -> list[tuple[Ints, Flags]]:
     patterns, of_step = np.unique(by_step.reshape(steps.size, -1), axis=0, return_inverse=True)
     if len(patterns) <= _MAX_ABSENCES:
         return [
-            (steps[of_step.ravel() == at], each.reshape(nobody.shape))
-            for at, each in enumerate(patterns)
+            (steps[of_step.ravel() == at], pattern.reshape(nobody.shape))
+            for at, pattern in enumerate(patterns)
         ]
-    is_whole = ~by_step.any(axis=(1, 2))
-    parts = [(steps[is_whole], nobody), (steps[~is_whole], by_step.any(axis=0))]
+    is_partial = by_step.any(axis=(1, 2))
+    parts = [(steps[~is_partial], nobody), (steps[is_partial], by_step.any(axis=0))]
     return [part for part in parts if part[0].size]
 
 
@@ -170,8 +164,8 @@ def _gathered(
     sizes = grid.template.parallelism
     met = {NO_PEERS: 1, ALL_DP_RANKS: sizes.dp_size, EP_BLOCK: sizes.ep_size}
     by_shape: dict[tuple[int, int, int], list[list[list[int]]]] = defaultdict(list)
-    for kind, found in units.items():
-        by_shape[met[kind[0]], len(found), len(found[0])].append(found)
+    for kind, of_kind in units.items():
+        by_shape[met[kind[0]], len(of_kind), len(of_kind[0])].append(of_kind)
     for (num_ranks, num_units, _), alike in by_shape.items():
         slots_a_step = min(-(-WANTED_SLOTS // steps.size), num_units)
         per_slot = num_units // slots_a_step
@@ -182,13 +176,13 @@ def _gathered(
         is_mixed = (hosts != hosts[:, :1]).any(axis=1)
         if not is_mixed.any():
             continue
-        of_kind, group = np.divmod(np.flatnonzero(is_mixed), len(ranks))
-        end_ns = _ends_ns(grid, rows[of_kind], ranks[group], steps, began_ns)
+        number, group = np.divmod(np.flatnonzero(is_mixed), len(ranks))
+        end_ns = _ends_ns(grid, rows[number], ranks[group], steps, began_ns)
         if not is_absent.any():
             yield Sets(hosts[is_mixed], end_ns, per_slot)
             continue
-        here = ~is_absent[ranks[:, None, :], stage].reshape(hosts.shape)[is_mixed]
-        yield from _without(hosts[is_mixed], end_ns, per_slot, here)
+        is_present = ~is_absent[ranks[:, None, :], stage].reshape(hosts.shape)[is_mixed]
+        yield from _without(hosts[is_mixed], end_ns, per_slot, is_present)
 
 
 def _ends_ns(grid: Grid, rows: Ints, ranks: Ints, steps: Ints, began_ns: Ints) -> Ints:
@@ -203,22 +197,22 @@ def _ends_ns(grid: Grid, rows: Ints, ranks: Ints, steps: Ints, began_ns: Ints) -
     return np.asarray(end_ns.reshape(len(rows), rows.shape[2] * ranks.shape[1], -1))
 
 
-def _without(host: Ints, end_ns: Ints, per_slot: int, here: Flags) -> Iterable[Sets]:
+def _without(host: Ints, end_ns: Ints, per_slot: int, is_present: Flags) -> Iterable[Sets]:
     """Sets of the members that are there [sets, members], without sets on one host then."""
-    num_here = here.sum(axis=1)
-    for size in np.unique(num_here[num_here > 1]).tolist():
-        mine = num_here == size
-        kept = host[mine][here[mine]].reshape(-1, size)
+    num_present = is_present.sum(axis=1)
+    for size in np.unique(num_present[num_present > 1]).tolist():
+        chosen = num_present == size
+        kept = host[chosen][is_present[chosen]].reshape(-1, size)
         is_mixed = (kept != kept[:, :1]).any(axis=1)
-        ends_ns = end_ns[mine][here[mine]].reshape(-1, size, end_ns.shape[2])
+        ends_ns = end_ns[chosen][is_present[chosen]].reshape(-1, size, end_ns.shape[2])
         if is_mixed.any():
             yield Sets(kept[is_mixed], ends_ns[is_mixed], per_slot)
 
 
-def _joined(found: Iterable[Sets]) -> tuple[Sets, ...]:
-    """The same, all sets of one shape together."""
+def _joined(samples: Iterable[Sets]) -> tuple[Sets, ...]:
+    """The samples, with all sets of one shape together."""
     by_shape: dict[tuple[int, ...], list[Sets]] = defaultdict(list)
-    for sets in found:
+    for sets in samples:
         by_shape[*sets.end_ns.shape[1:], sets.per_slot].append(sets)
     return tuple(
         Sets(
@@ -247,25 +241,26 @@ class Slots:
     def moments(self) -> Floats:
         """[sets, 3], sums over a set's slots of weight, weight * time and weight * time ** 2."""
         powers = (self.weight, self.weight * self.time, self.weight * self.time**2)
-        return np.stack([np.bincount(self.of_set, each, len(self.host)) for each in powers], axis=1)
+        sums = [np.bincount(self.of_set, power, len(self.host)) for power in powers]
+        return np.stack(sums, axis=1)
 
 
-def condense(shared: SharedEnds, found: ClockLines) -> list[Slots]:
+def condense(shared: SharedEnds, lines: ClockLines) -> list[Slots]:
     """The ends condensed, after correction by the current lines; by the number of members."""
     by_size: dict[int, list[Slots]] = defaultdict(list)
     for sets in shared.of_shape:
-        by_size[sets.host.shape[1]].append(_condensed(sets, found))
+        by_size[sets.host.shape[1]].append(_condensed(sets, lines))
     return [_with_all(alike) for alike in by_size.values()]
 
 
-def _condensed(sets: Sets, found: ClockLines) -> Slots:
+def _condensed(sets: Sets, lines: ClockLines) -> Slots:
     """For each member and slot, the median distance of its ends from the members' mean.
 
     The members' median is subtracted, so that one very late member does not move the others.
     """
     num_sets, num_members, num_times = sets.end_ns.shape
     num_slots = num_times // sets.per_slot
-    far_ns, when = found.corrected(sets.end_ns, sets.host)
+    far_ns, when = lines.corrected(sets.end_ns, sets.host)
     far_ns -= far_ns.mean(axis=1, keepdims=True)
     by_slot = far_ns.reshape(num_sets, num_members, num_slots, sets.per_slot)
     apart_ns = (medians_of_known(by_slot) if sets.per_slot > 1 else by_slot[..., 0]).transpose(

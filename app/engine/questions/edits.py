@@ -1,4 +1,4 @@
-"""What a question consists of: which operations are changed, and how."""
+"""The parts of a question: the operations that are changed, and the changes."""
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -35,14 +35,14 @@ class Ideal:
 
 @dataclass(frozen=True, slots=True)
 class Factor:
-    """So many times as long; nothing falls below 0 s."""
+    """The recorded duration times a factor; nothing falls below 0 s."""
 
     factor: float
 
 
 @dataclass(frozen=True, slots=True)
 class Add:
-    """So many seconds longer, or shorter where negative; nothing falls below 0 s."""
+    """The recorded duration plus some seconds, minus where negative; nothing falls below 0 s."""
 
     seconds: float
 
@@ -85,7 +85,7 @@ def edits_as_json(edits: Sequence[Edit]) -> list[dict[str, Any]]:
     return [
         {
             "select": {
-                name: [list(each) if isinstance(each, tuple) else each for each in values]
+                name: [list(value) if isinstance(value, tuple) else value for value in values]
                 for name, values in asdict(edit.select).items()
                 if values
             },

@@ -3,7 +3,6 @@
 All checks come before any replay.
 """
 
-import math
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
@@ -62,19 +61,18 @@ def check_numbers(edits: Sequence[Edit]) -> None:
             case Factor(factor):
                 _check_number(number, "a factor", factor, least=0, most=MAX_FACTOR)
             case Add(seconds):
-                what = "the seconds to add"
-                _check_number(number, what, seconds, least=-MAX_SECONDS, most=MAX_SECONDS)
+                name = "the seconds to add"
+                _check_number(number, name, seconds, least=-MAX_SECONDS, most=MAX_SECONDS)
             case Set(seconds):
                 _check_number(number, "a duration in seconds", seconds, least=0, most=MAX_SECONDS)
 
 
-def _check_number(number: int, what: str, value: float, *, least: float, most: float) -> None:
-    if math.isfinite(value) and least <= value <= most:
-        return
-    raise InvalidRequest(
-        f"edit {number}: {what} cannot be {value:g}: "
-        f"it is a number from {least:,.0f} to {most:,.0f}"
-    )
+def _check_number(number: int, name: str, value: float, *, least: float, most: float) -> None:
+    if not least <= value <= most:  # nor is NaN
+        raise InvalidRequest(
+            f"edit {number}: {name} cannot be {value:g}: "
+            f"it is a number from {least:,.0f} to {most:,.0f}"
+        )
 
 
 def _check_names(replay: WindowReplay, edit: Edit, number: int) -> None:
@@ -98,11 +96,11 @@ def _check_names(replay: WindowReplay, edit: Edit, number: int) -> None:
         raise InvalidRequest(f"edit {number}: micro-batch {negative[0]} cannot be: the first is 0")
 
 
-def _check_below(number: int, what: str, indices: Collection[int], size: int) -> None:
+def _check_below(number: int, name: str, indices: Collection[int], size: int) -> None:
     for index in indices:
         if not 0 <= index < size:
             raise InvalidRequest(
-                f"edit {number}: there is no {what} {index}: the job has 0 to {size - 1}"
+                f"edit {number}: there is no {name} {index}: the job has 0 to {size - 1}"
             )
 
 
@@ -130,7 +128,7 @@ Mask = NDArray[np.bool_]
 
 @dataclass(frozen=True, slots=True)
 class Region:
-    """Operations of one group of steps: rows of the template, and for each stage some lanes.
+    """Operations of one group of steps: rows of the template, and some lanes of every stage.
 
     Shapes: `rows` [ops], `lanes` [pp, dp, steps].
     """
@@ -151,26 +149,25 @@ def regions(replay: WindowReplay, edit: Edit, number: int) -> list[Region]:
         InvalidRequest: a name or number that the window does not have, or nothing is selected.
     """
     _check_names(replay, edit, number)
-    found = [_everything(group) for group in replay.groups]
+    selected = [_everything(group) for group in replay.groups]
     for field, (words, narrowed) in _FIELDS.items():
         wanted = getattr(edit.select, field)
         if not wanted:
             continue
-        pairs = zip(replay.groups, found, strict=True)
-        found = [narrowed(group, region, wanted) for group, region in pairs]
-        counts = zip(replay.groups, found, strict=True)
-        if not any(region.num_ops(group.template.stage) for group, region in counts):
+        pairs = zip(replay.groups, selected, strict=True)
+        selected = [narrowed(group, region, wanted) for group, region in pairs]
+        pairs = zip(replay.groups, selected, strict=True)
+        if not any(region.num_ops(group.template.stage) for group, region in pairs):
             raise InvalidRequest(
                 f"edit {number} selects no operation: none that its other fields leave "
                 f"has {words} {first_values(wanted)}"
             )
-    return found
+    return selected
 
 
 def _everything(group: Replayer) -> Region:
-    template = group.template
     lanes = np.ones((group.pp_size, group.dp_size, len(group.steps)), np.bool_)
-    return Region(np.ones(template.num_ops, np.bool_), lanes)
+    return Region(np.ones(group.template.num_ops, np.bool_), lanes)
 
 
 def _of_types(group: Replayer, region: Region, names: Collection[str]) -> Region:

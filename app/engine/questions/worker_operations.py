@@ -1,4 +1,4 @@
-"""What took one worker's time: its operations by type, compared with its peers'."""
+"""A worker's time by type of operation, compared with its peers'."""
 
 from dataclasses import dataclass
 
@@ -38,18 +38,12 @@ def ops_by_type(replay: WindowReplay, dp_rank: int, stage: int) -> list[WorkerOp
         raise InvalidRequest(f"dp {dp_rank}, stage {stage} is no worker of this job")
     by_type: dict[str, list[tuple[Floats, Floats]]] = {}
     for group in replay.groups:
-        for name, ops in _types_of(group, stage):
-            by_type.setdefault(name, []).append(_own_and_peers(group, ops, dp_rank, stage))
-    found = [_times_of_type(name, parts) for name, parts in by_type.items()]
-    return sorted(found, key=lambda each: -each.total_s)
-
-
-def _types_of(group: Replayer, stage: int) -> list[tuple[str, Ints]]:
-    template = group.template
-    codes = np.unique(template.optype[template.stage == stage]).tolist()
-    return [
-        (template.op_types.name(code), np.flatnonzero(template.optype == code)) for code in codes
-    ]
+        template = group.template
+        for code in np.unique(template.optype[template.stage == stage]).tolist():
+            times_s = _own_and_peers(group, np.flatnonzero(template.optype == code), dp_rank, stage)
+            by_type.setdefault(template.op_types.name(code), []).append(times_s)
+    times = [_times_of_type(name, parts) for name, parts in by_type.items()]
+    return sorted(times, key=lambda of_type: -of_type.total_s)
 
 
 def _own_and_peers(group: Replayer, ops: Ints, dp_rank: int, stage: int) -> tuple[Floats, Floats]:
@@ -57,10 +51,10 @@ def _own_and_peers(group: Replayer, ops: Ints, dp_rank: int, stage: int) -> tupl
     num_steps = group.grid.num_steps
     is_here = group.template.stage[ops] == stage
     here_s = group.durations.recorded_s[ops[is_here]]
-    mine = slice(dp_rank * num_steps, (dp_rank + 1) * num_steps)
-    own_s = here_s[:, mine].ravel()
+    own_lanes = slice(dp_rank * num_steps, (dp_rank + 1) * num_steps)
+    own_s = here_s[:, own_lanes].ravel()
     if group.dp_size > 1:
-        return own_s, np.delete(here_s, np.r_[mine], axis=1).ravel()
+        return own_s, np.delete(here_s, own_lanes, axis=1).ravel()
     return own_s, group.durations.recorded_s[ops[~is_here]].ravel()
 
 

@@ -1,9 +1,9 @@
 """Gathers and reductions that overlap the computation (docs/replay.md, 3, 5 and 6).
 
 The published rules put all of them before the first forward or after the last backward; DDP and
-FSDP do not. `overlap_of` decides by the record of each stage. `Launches` finds when an overlapped
-operation could begin and which computation needs it. A milestone is a moment inside an operation
-that others wait for: DDP reduces a bucket while a backward runs.
+FSDP do not. `overlap_of` decides by the record of each stage. `Launches` determines when an
+overlapped operation could begin and which computation needs it. A milestone is a moment inside an
+operation that others wait for: DDP reduces a bucket while a backward runs.
 """
 
 from bisect import bisect_left, bisect_right
@@ -50,13 +50,13 @@ def overlap_of(template: Template, stage: int) -> Overlap:
     """The overlap in the stage's first recorded step; empty without data parallelism."""
     if not template.parallelism.is_data_parallel:
         return Overlap(frozenset(), two_streams=False)
-    found = {name for name in GRADIENTS if _gradients_are(template, stage, name)}
-    if _gathers_are(template, stage):
-        found.add(GATHER)
-    return Overlap(frozenset(found), _are_two_streams(template, stage))
+    types = {name for name in GRADIENTS if _gradients_overlap(template, stage, name)}
+    if _gathers_overlap(template, stage):
+        types.add(GATHER)
+    return Overlap(frozenset(types), _are_two_streams(template, stage))
 
 
-def _gradients_are(template: Template, stage: int, name: str) -> bool:
+def _gradients_overlap(template: Template, stage: int, name: str) -> bool:
     ops = template.of_stage[stage][name]
     backwards = template.ops(stage, *BACKWARDS) if ops else []
     if not backwards:
@@ -74,7 +74,7 @@ def _gradients_are(template: Template, stage: int, name: str) -> bool:
     )
 
 
-def _gathers_are(template: Template, stage: int) -> bool:
+def _gathers_overlap(template: Template, stage: int) -> bool:
     forwards = reversed(template.of_stage[stage]["forward-compute"])
     first_start_s = {template.listed.mc[op]: template.listed.start_s[op] for op in forwards}
     never = float("inf")
@@ -85,11 +85,11 @@ def _gathers_are(template: Template, stage: int) -> bool:
 
 
 def _are_two_streams(template: Template, stage: int) -> bool:
-    both = template.ops(stage, GATHER, GRADIENTS[0])
+    ops = template.ops(stage, GATHER, GRADIENTS[0])
     return any(
         template.listed.optype[before] != template.listed.optype[after]
         and template.listed.start_s[after] < template.listed.end_s[before] - AT_ONCE_S
-        for before, after in pairwise(both)
+        for before, after in pairwise(ops)
     )
 
 
@@ -193,14 +193,6 @@ class Launches:
         return self.milestones.add(op, (time_s - start_s) / (end_s - start_s))
 
 
-def launch_gradients(launches: Launches, overlap: Overlap) -> None:
-    """Let overlapped gradient reductions wait for their launch."""
-    for name in GRADIENTS:
-        if name in overlap.op_types:
-            for op in launches.template.of_stage[launches.stage][name]:
-                launches.launch(op)
-
-
 def parameter_edges(launches: Launches, overlap: Overlap) -> list[Edge]:
     """Gathers come before their computations; overlapped ones also after their launch."""
     template, stage = launches.template, launches.stage
@@ -217,10 +209,10 @@ def parameter_edges(launches: Launches, overlap: Overlap) -> list[Edge]:
 
 
 def _users_by_chunk(template: Template, stage: int) -> dict[int, ConsumerOps]:
-    found: dict[int, list[int]] = {}
+    by_chunk: dict[int, list[int]] = {}
     for op in template.ops(stage, "forward-compute", "backward-compute", "backward-input-compute"):
-        found.setdefault(template.listed.mc[op], []).append(op)
-    return {chunk: ConsumerOps(template, ops) for chunk, ops in found.items()}
+        by_chunk.setdefault(template.listed.mc[op], []).append(op)
+    return {chunk: ConsumerOps(template, ops) for chunk, ops in by_chunk.items()}
 
 
 def _last_before_first(template: Template, stage: int) -> list[Edge]:

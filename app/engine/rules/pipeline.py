@@ -10,8 +10,9 @@ the last backward of a pipeline stage, and the gradient of the stage's input is 
 backward returns.
 """
 
+from collections import Counter
 from dataclasses import dataclass, field
-from itertools import chain, islice, pairwise
+from itertools import chain, pairwise
 from typing import Literal, NoReturn
 
 from app.engine.rules.overlap import (
@@ -22,11 +23,49 @@ from app.engine.rules.overlap import (
     SEPARATE,
     ConsumerOps,
     Launches,
+    Milestones,
     Overlap,
+    overlap_of,
+    parameter_edges,
 )
 from app.engine.template import AT_ONCE_S, SAME_MOMENT_S, Edge, Template
 from app.errors import InvalidTrace
 from app.trace.ops import COMPUTE_STREAM, FIRST_USER_CODE, Axis, OpSpec
+
+
+def edges_and_groups(
+    template: Template, milestones: Milestones
+) -> tuple[list[Edge], list[list[int]]]:
+    """Edges between the operations of a replica, and operations that meet and end together.
+
+    Milestones are added to `milestones`; edges have them as well.
+
+    Raises:
+        InvalidTrace: a send or recv has no peer.
+    """
+    edges: list[Edge] = []
+    overlaps = [overlap_of(template, stage) for stage in range(template.parallelism.pp_size)]
+    for stage, overlap in enumerate(overlaps):
+        # Each operation waits for the one before it on its stream.
+        streams = in_streams(template, stage, overlap)
+        in_order = list(chain.from_iterable(map(pairwise, streams)))
+        previous = {op: before for before, op in in_order}
+        launches = Launches(template, stage, milestones, edges, previous)
+        edges += in_order
+        edges += first_backward_edges(template, stage)
+        edges += parameter_edges(launches, overlap)
+        edges += end_of_step_edges(template, stage, overlap)
+        for name in GRADIENTS:
+            if name in overlap.op_types:
+                for op in template.of_stage[stage][name]:
+                    launches.launch(op)
+        edges += user_type_edges(launches, overlap)
+    groups = stage_groups(template) + user_type_groups(template)
+    for direction in DIRECTIONS:
+        direction_edges, pairs = pipeline(template, direction, overlaps)
+        edges += direction_edges
+        groups += pairs
+    return edges, groups
 
 
 def stage_groups(template: Template) -> list[list[int]]:
@@ -53,31 +92,21 @@ DP_STREAM = "dp-comm"
 
 def in_streams(template: Template, stage: int, overlap: Overlap) -> list[list[int]]:
     """Operations of each stream of a stage, in recorded order."""
-    found = []
+    streams = []
     of_type = template.of_stage[stage]
     for name, ops in template.streams[stage].items():
         if name == DP_STREAM and not template.parallelism.is_data_parallel:
             # Without peers the recorded exchanges neither wait nor are waited for.
             exchanges = {*of_type[GATHER], *of_type[SCATTER]}
-            found.append([op for op in ops if op not in exchanges])
+            streams.append([op for op in ops if op not in exchanges])
         elif name == DP_STREAM and overlap.two_streams:
             scatters = set(of_type[SCATTER])
-            found += [of_type[SCATTER], [op for op in ops if op not in scatters]]
+            streams += [of_type[SCATTER], [op for op in ops if op not in scatters]]
         elif name:
-            found.append(ops)
-    if GRADIENTS[1] in overlap.op_types:
-        found.append(template.of_stage[stage][GRADIENTS[1]])
-    return found
-
-
-def stream_edges(streams: list[list[int]]) -> list[Edge]:
-    """Each operation waits for the one before it on its stream."""
-    return [edge for ops in streams for edge in pairwise(ops)]
-
-
-def one_before(streams: list[list[int]]) -> dict[int, int]:
-    """The previous operation of each on its stream; the first ones have none."""
-    return {after: before for before, after in stream_edges(streams)}
+            streams.append(ops)
+    if SEPARATE in overlap.op_types:
+        streams.append(of_type[SEPARATE])
+    return streams
 
 
 def end_of_step_edges(template: Template, stage: int, overlap: Overlap) -> list[Edge]:
@@ -89,11 +118,6 @@ def end_of_step_edges(template: Template, stage: int, overlap: Overlap) -> list[
     # The update waits for overlapped gradient reductions.
     names = [name for name in GRADIENTS if update and name in overlap.op_types]
     return edges + [(template.of_stage[stage][name][-1], update[0]) for name in names]
-
-
-def end_of_step_ops(template: Template, stage: int, overlap: Overlap) -> list[int]:
-    """Operations of the chain after the last compute."""
-    return [op for part in _parts(template, stage, overlap) for op in part]
 
 
 def _parts(
@@ -150,14 +174,13 @@ def have_ids(template: Template, ops: list[int]) -> bool:
 
 def by_id(template: Template, ops: list[int]) -> dict[Id, int]:
     """Operations in recorded order, by micro-batch, chunk and repetition."""
-    found: dict[Id, int] = {}
-    counts: dict[tuple[int, int], int] = {}
+    by_key: dict[Id, int] = {}
+    counts = Counter[tuple[int, int]]()
     for op in ops:
         key = template.listed.mb_id[op], max(template.listed.mc[op], 0)
-        nth = counts.get(key, 0)
-        counts[key] = nth + 1
-        found[(*key, nth)] = op
-    return found
+        by_key[(*key, counts[key])] = op
+        counts[key] += 1
+    return by_key
 
 
 def held_send(
@@ -229,13 +252,13 @@ def pipeline(
     named = _are_named(template, direction, computes)
     match = _by_id if named else _by_position
     matched = [
-        _matched(template, match(template, stage, direction, of_stage), direction, of_stage)
-        for stage, of_stage in enumerate(computes)
+        _matched(template, *match(template, stage, direction, ops), direction, ops)
+        for stage, ops in enumerate(computes)
     ]
     edges = [edge for stage in matched for edge in stage.edges]
     if named:
-        for stage, found in enumerate(matched):
-            edges += held_send(template, stage, overlaps[stage], found.sends)
+        for stage, of_stage in enumerate(matched):
+            edges += held_send(template, stage, overlaps[stage], of_stage.sends)
     pair = _pairs_by_id if named else _pairs_by_position
     return edges, pair(template, matched, direction)
 
@@ -248,12 +271,12 @@ def _are_named(template: Template, direction: DirectionName, computes: list[list
 
 def _matched(
     template: Template,
-    found: tuple[dict[int, int], dict[int, int]],
+    recvs: dict[int, int],
+    sends: dict[int, int],
     direction: DirectionName,
     computes: list[int],
 ) -> Matched:
     """Edges of the matched recvs and sends (operation: its compute), and which have a peer."""
-    recvs, sends = found
     position = {op: k for k, op in enumerate(computes)}
     matched = Matched()
     # The neighbouring chunk, in the whole model, has the peer where it exists.
@@ -278,11 +301,11 @@ def _by_id(
     """Recvs and sends of the same micro-batch and chunk as a compute, with that compute."""
     compute_of = by_id(template, computes)
 
-    def those_of(name: str) -> dict[int, int]:
+    def with_compute(name: str) -> dict[int, int]:
         ops = by_id(template, template.of_stage[stage][name])
         return {op: compute_of[key] for key, op in ops.items() if key in compute_of}
 
-    return those_of(f"{direction}-recv"), those_of(f"{direction}-send")
+    return with_compute(f"{direction}-recv"), with_compute(f"{direction}-send")
 
 
 def _by_position(
@@ -318,37 +341,37 @@ def _pairs_by_position(
     template: Template, matched: list[Matched], direction: DirectionName
 ) -> list[list[int]]:
     """The j-th send of a stage with the j-th recv of the next one in that direction (rule 6)."""
-    found = []
-    for stage, here in enumerate(matched):
+    pairs = []
+    for stage, sending in enumerate(matched):
         peer = (stage + DIRECTIONS[direction]) % len(matched)
-        there = matched[peer]
-        if len(here.sends) != len(there.recvs):
+        receiving = matched[peer]
+        if len(sending.sends) != len(receiving.recvs):
             raise InvalidTrace(
-                f"stage {stage} has {len(here.sends)} {direction}-send for stage {peer}, which has "
-                f"{len(there.recvs)} {direction}-recv: the step's record is not complete"
+                f"stage {stage} has {len(sending.sends)} {direction}-send for stage {peer}, "
+                f"which has {len(receiving.recvs)} {direction}-recv: "
+                "the step's record is not complete"
             )
-        found += [list(pair) for pair in zip(here.sends, there.recvs, strict=True)]
-    return found
+        pairs += [list(pair) for pair in zip(sending.sends, receiving.recvs, strict=True)]
+    return pairs
 
 
 def _pairs_by_id(
     template: Template, matched: list[Matched], direction: DirectionName
 ) -> list[list[int]]:
     """A send of a micro-batch with the next chunk's recv of it."""
-    found = []
+    pairs = []
     onward = DIRECTIONS[direction]
-    for stage, here in enumerate(matched):
+    for stage, sending in enumerate(matched):
         peer = (stage + onward) % len(matched)
         recvs = _by_model_chunk(template, matched[peer].recvs)
-        for key, send in _by_model_chunk(template, here.sends).items():
-            microbatch, chunk, nth = key
+        for (microbatch, chunk, nth), send in _by_model_chunk(template, sending.sends).items():
             recv = recvs.pop((microbatch, chunk + onward, nth), None)
             if recv is None:
                 _refuse_unpaired(template, send, peer)
-            found.append([send, recv])
+            pairs.append([send, recv])
         for recv in recvs.values():
             _refuse_unpaired(template, recv, stage)
-    return found
+    return pairs
 
 
 def _by_model_chunk(template: Template, matched: dict[int, int]) -> dict[Id, int]:
@@ -382,7 +405,7 @@ def user_type_edges(launches: Launches, overlap: Overlap) -> list[Edge]:
     template, stage = launches.template, launches.stage
     edges: list[Edge] = []
     users = ConsumerOps(template, template.computes[stage])
-    end_of_step = end_of_step_ops(template, stage, overlap)
+    end_of_step = list(chain.from_iterable(_parts(template, stage, overlap)))
     for spec in _present(template):
         if spec.stream == COMPUTE_STREAM:
             continue
@@ -391,8 +414,8 @@ def user_type_edges(launches: Launches, overlap: Overlap) -> list[Edge]:
             if spec.pairs_with or launches.feed(op, launched, users):
                 continue
             ended_s = template.listed.end_s[op] - SAME_MOMENT_S
-            later = (after for after in end_of_step if template.listed.start_s[after] >= ended_s)
-            edges += [(op, after) for after in islice(later, 1)]
+            later = [after for after in end_of_step if template.listed.start_s[after] >= ended_s]
+            edges += [(op, after) for after in later[:1]]
     return edges
 
 
@@ -414,20 +437,20 @@ def _present(template: Template) -> list[OpSpec]:
 
 
 def _pairs(template: Template, spec: OpSpec) -> list[list[int]]:
-    found: list[list[int]] = []
+    pairs: list[list[int]] = []
     for stage in range(template.parallelism.pp_size):
         peer = stage + spec.towards
         if 0 <= peer < template.parallelism.pp_size:
             sends = template.of_stage[stage][spec.name]
-            found += _paired(template, sends, template.of_stage[peer][spec.pairs_with])
-    return found
+            pairs += _paired(template, sends, template.of_stage[peer][spec.pairs_with])
+    return pairs
 
 
 def _paired(template: Template, sends: list[int], recvs: list[int]) -> list[list[int]]:
     if have_ids(template, sends + recvs):
-        there = by_id(template, recvs)
-        pairs = [(op, there.pop(key, None)) for key, op in by_id(template, sends).items()]
-        alone = [op for op, peer in pairs if peer is None] + list(there.values())
+        recv_of = by_id(template, recvs)
+        pairs = [(op, recv_of.pop(key, None)) for key, op in by_id(template, sends).items()]
+        alone = [op for op, peer in pairs if peer is None] + list(recv_of.values())
     else:
         pairs = list(zip(sends, recvs, strict=False))
         alone = sends[len(recvs) :] + recvs[len(sends) :]

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from app.engine.graph import ALL_DP_RANKS, EP_BLOCK, StepGraph
+from app.engine.graph import ALL_DP_RANKS, EP_BLOCK
 from app.engine.replays import WindowReplay
 from app.engine.template import AT_ONCE_S
 from app.engine.timeline.step_run import RunKind, StepRun, op_labels, play_step
@@ -54,7 +54,7 @@ def path_to(run: StepRun, rank: Ints, op: int, dp_rank: int) -> tuple[PathLink, 
 
     `rank` [dp, pp] are the global ranks of the workers.
     """
-    return tuple(reversed(_walk(_Walk(run, rank), op, dp_rank)))
+    return tuple(reversed(_Walk(run, rank).links_back_from(op, dp_rank)))
 
 
 def waited_for(run: StepRun, op: int, dp_rank: int) -> tuple[int, float] | None:
@@ -67,35 +67,37 @@ def waited_for(run: StepRun, op: int, dp_rank: int) -> tuple[int, float] | None:
     return None if row is None else (walk.op_of(row), walk.end_s(row, dp_rank))
 
 
-def _walk(walk: "_Walk", row: int, dp_rank: int) -> list[PathLink]:
-    """The links, last one first."""
-    links: list[PathLink] = []
-    seen: set[tuple[int, int]] = set()
-    while True:
-        checkpoint()
-        seen.add((row, dp_rank))
-        op, until_s = walk.op_of(row), walk.end_s(row, dp_rank)
-        arrival, arrival_dp = walk.last_arrival(op, dp_rank)
-        met_s = float(walk.run.start_s[arrival, arrival_dp])
-        before = walk.last_before(arrival, arrival_dp, seen)
-        gap_s = met_s - (0.0 if before is None else walk.end_s(before, arrival_dp))
-        if (arrival, arrival_dp) == (op, dp_rank):
-            links.append(walk.link(op, dp_rank, until_s - met_s, gap_s))
-        else:
-            links.append(walk.link(op, dp_rank, until_s - met_s, 0.0))
-            links.append(walk.link(arrival, arrival_dp, 0.0, gap_s))
-        if before is None:
-            return links
-        row, dp_rank = before, arrival_dp
-
-
 class _Walk:
     """One run, walked backwards. A row is an operation or a milestone."""
 
     def __init__(self, run: StepRun, rank: Ints) -> None:
         self.run = run
         self._rank = rank
-        self._unit_of = _unit_of(run.graph)
+        # [rows], the unit that each row belongs to.
+        self._unit_of = np.empty(run.graph.num_rows, np.int64)
+        sizes = np.diff(run.graph.unit_ptr)
+        self._unit_of[run.graph.unit_ops] = np.repeat(np.arange(sizes.size), sizes)
+
+    def links_back_from(self, row: int, dp_rank: int) -> list[PathLink]:
+        """The links, last one first."""
+        links: list[PathLink] = []
+        seen: set[tuple[int, int]] = set()
+        while True:
+            checkpoint()
+            seen.add((row, dp_rank))
+            op, until_s = self.op_of(row), self.end_s(row, dp_rank)
+            arrival, arrival_dp = self._last_arrival(op, dp_rank)
+            met_s = float(self.run.start_s[arrival, arrival_dp])
+            before = self.last_before(arrival, arrival_dp, seen)
+            gap_s = met_s - (0.0 if before is None else self.end_s(before, arrival_dp))
+            if (arrival, arrival_dp) == (op, dp_rank):
+                links.append(self._link(op, dp_rank, until_s - met_s, gap_s))
+            else:
+                links.append(self._link(op, dp_rank, until_s - met_s, 0.0))
+                links.append(self._link(arrival, arrival_dp, 0.0, gap_s))
+            if before is None:
+                return links
+            row, dp_rank = before, arrival_dp
 
     def op_of(self, row: int) -> int:
         """The operation of a row: itself, or that of a milestone."""
@@ -111,7 +113,7 @@ class _Walk:
         start_s = float(self.run.start_s[op, dp_rank])
         return start_s + float(graph.milestone_share[row - graph.num_ops]) * (end_s - start_s)
 
-    def last_arrival(self, op: int, dp_rank: int) -> tuple[int, int]:
+    def _last_arrival(self, op: int, dp_rank: int) -> tuple[int, int]:
         """The peer of an operation, itself included, that starts last."""
         graph, unit = self.run.graph, self._unit_of[op]
         ops = graph.unit_ops[graph.unit_ptr[unit] : graph.unit_ptr[unit + 1]]
@@ -142,7 +144,7 @@ class _Walk:
         ended = (start_s < now_s) & (ended_s <= now_s + AT_ONCE_S)
         return [int(ops[ended][ended_s[ended].argmax()])] if ended.any() else []
 
-    def link(self, op: int, dp_rank: int, own_s: float, gap_s: float) -> PathLink:
+    def _link(self, op: int, dp_rank: int, own_s: float, gap_s: float) -> PathLink:
         """The operation as a link of the chain."""
         template = self.run.template
         spec = template.op_types.by_code[int(template.optype[op])]
@@ -169,13 +171,6 @@ class _Walk:
             first = dp_rank // size * size
             return slice(first, first + size)
         return slice(dp_rank, dp_rank + 1)
-
-
-def _unit_of(graph: StepGraph) -> Ints:
-    """[rows], the unit that each row belongs to."""
-    unit_of = np.empty(graph.num_rows, np.int64)
-    unit_of[graph.unit_ops] = np.repeat(np.arange(graph.meets.size), np.diff(graph.unit_ptr))
-    return unit_of
 
 
 @dataclass(frozen=True)

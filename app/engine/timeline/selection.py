@@ -19,7 +19,7 @@ WorkerMask = NDArray[np.bool_]
 
 @dataclass(frozen=True, slots=True)
 class TimelineSelection:
-    """What a timeline shows: `steps` ascending, `workers` [dp, pp], `runs` in the usual order."""
+    """The content of a timeline: `steps` ascending, `workers` [dp, pp], `runs` in usual order."""
 
     steps: tuple[int, ...]
     workers: WorkerMask
@@ -56,7 +56,7 @@ def select(
 
 
 def num_slices(replay: WindowReplay, choice: TimelineSelection) -> int:
-    """How many operations the timeline shows, each once for every run."""
+    """Number of operations that the timeline shows, counted once for every run."""
     workers_of_stage = choice.workers.sum(axis=0)
     groups = [replay.of_step(step) for step in choice.steps]
     ops = sum(int(workers_of_stage[group.template.stage].sum()) for group in groups)
@@ -98,15 +98,15 @@ def parse_workers(text: str, replayer: Replayer) -> WorkerMask:
     Raises:
         InvalidRequest: that is no list of workers, or the job does not have one of them.
     """
-    found = no_workers(replayer)
+    named = np.zeros((replayer.dp_size, replayer.pp_size), np.bool_)
     for part in text.split(","):
         dp_rank, slash, stage = part.strip().partition("/")
         if not slash:
             raise InvalidRequest(
                 f"workers: {_short(part)} is no DP/STAGE: write 0/1,3/1, or 3/* for every stage"
             )
-        found[_place(dp_rank, found.shape[0], part), _place(stage, found.shape[1], part)] = True
-    return found
+        named[_place(dp_rank, replayer.dp_size, part), _place(stage, replayer.pp_size, part)] = True
+    return named
 
 
 def parse_ranks(text: str, replayer: Replayer) -> WorkerMask:
@@ -115,17 +115,18 @@ def parse_ranks(text: str, replayer: Replayer) -> WorkerMask:
     Raises:
         InvalidRequest: that is no list of ranks, or no worker has one of them.
     """
-    rank, found = replayer.grid.rank, no_workers(replayer)
+    rank = replayer.grid.rank
+    named = np.zeros(rank.shape, np.bool_)
     for part in text.split(","):
         first, last = _range(part)
-        named = (rank >= first) & (rank <= last)
-        if not named.any():
+        in_part = (rank >= first) & (rank <= last)
+        if not in_part.any():
             raise InvalidRequest(
                 f"ranks: no worker recorded as rank {_short(part)}: "
                 "name the ranks of the trace, or use workers"
             )
-        found |= named
-    return found
+        named |= in_part
+    return named
 
 
 def parse_runs(text: str) -> tuple[RunKind, ...]:
@@ -153,11 +154,6 @@ def parse_run(text: str) -> RunKind:
 def all_workers(replayer: Replayer) -> WorkerMask:
     """[dp, pp], all workers."""
     return np.ones((replayer.dp_size, replayer.pp_size), np.bool_)
-
-
-def no_workers(replayer: Replayer) -> WorkerMask:
-    """[dp, pp], no worker."""
-    return np.zeros((replayer.dp_size, replayer.pp_size), np.bool_)
 
 
 def slowest_step(replay: WindowReplay, run: RunKind = "recorded") -> int:

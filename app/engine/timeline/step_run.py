@@ -69,7 +69,7 @@ def _played(replay: Replayer, step: int, kind: RunKind) -> tuple[Floats, Floats]
 
 def _met_s(graph: StepGraph, block: Ints, start_s: Floats) -> Floats:
     """[ops, dp], latest of the starts [ops, dp] among an operation and its peers."""
-    found = start_s.copy()
+    met_s = start_s.copy()
     is_op = graph.unit_ops < graph.num_ops  # a unit has operations only, or is one milestone
     units = np.flatnonzero(is_op[graph.unit_ptr[:-1]])
     ops, sizes = graph.unit_ops[is_op], np.diff(graph.unit_ptr)[units]
@@ -78,10 +78,10 @@ def _met_s(graph: StepGraph, block: Ints, start_s: Floats) -> Floats:
     everywhere, in_block = meets == ALL_DP_RANKS, meets == EP_BLOCK
     latest_s[everywhere] = latest_s[everywhere].max(axis=1, keepdims=True)
     for number in np.unique(block):
-        mine = np.ix_(in_block, block == number)
-        latest_s[mine] = latest_s[mine].max(axis=1, keepdims=True)
-    found[ops] = np.repeat(latest_s, sizes, axis=0)
-    return found
+        cells = np.ix_(in_block, block == number)
+        latest_s[cells] = latest_s[cells].max(axis=1, keepdims=True)
+    met_s[ops] = np.repeat(latest_s, sizes, axis=0)
+    return met_s
 
 
 Activity = Literal["forward", "backward", "optimizer", "other", "transfer", "waiting"]
@@ -109,13 +109,8 @@ class Bars:
 
     def chosen(self, keep: Ints) -> "Bars":
         """Only the bars at these positions."""
-        return replace(
-            self,
-            start_s=self.start_s[keep],
-            end_s=self.end_s[keep],
-            op=self.op[keep],
-            num_ops=self.num_ops[keep],
-        )
+        columns = ("start_s", "end_s", "op", "num_ops")
+        return replace(self, **{name: getattr(self, name)[keep] for name in columns})
 
 
 def length_s(run: StepRun) -> float:
@@ -130,24 +125,22 @@ def stage_bars(run: StepRun, dp_rank: int) -> list[Bars]:
 
     A transfer's bar begins at the last arrival. Operations without a positive length have no bar.
     """
-    found = []
+    bars = []
     for stage in range(run.template.parallelism.pp_size):
         busy = _busy(run, dp_rank, stage)
-        found += [_waiting(stage, busy, length_s(run)), *busy]
-    return found
+        bars += [_waiting(stage, busy, length_s(run)), *busy]
+    return bars
 
 
 def waiting_share(run: StepRun, dp_rank: int) -> list[float]:
     """By stage, the share of the step in which the worker neither computes nor moves data."""
     waits = (bars for bars in stage_bars(run, dp_rank) if bars.activity == "waiting")
-    whole_s = length_s(run)
-    return [
-        float((bars.end_s - bars.start_s).sum()) / whole_s if whole_s else 0.0 for bars in waits
-    ]
+    step_s = length_s(run)
+    return [float((bars.end_s - bars.start_s).sum()) / step_s if step_s else 0.0 for bars in waits]
 
 
 def activity_of(spec: OpSpec) -> Activity:
-    """What an operation type does, in a reader's words."""
+    """The kind of work of an operation type."""
     if spec.kind is not OpKind.COMPUTE:
         return "transfer"
     if spec.direction is Direction.FORWARD:
@@ -158,7 +151,7 @@ def activity_of(spec: OpSpec) -> Activity:
 
 
 def bars_within(
-    found: list[Bars], from_s: float, to_s: float, width_px: int, most: int
+    bars: list[Bars], from_s: float, to_s: float, width_px: int, most: int
 ) -> tuple[list[Bars], float]:
     """At most `most` bars between two moments, and the seconds per pixel.
 
@@ -166,13 +159,15 @@ def bars_within(
     many, wider limits follow, first for transfers and waits, then for computations.
     """
     px_s = (to_s - from_s) / width_px
-    inside = [_between(bars, from_s, to_s) for bars in found]
+    inside = [
+        part.chosen(np.flatnonzero((part.end_s > from_s) & (part.start_s < to_s))) for part in bars
+    ]
     for aside, compute in _COARSER:
         drawn = [
-            _merged(bars, px_s * (aside if bars.activity in ("transfer", "waiting") else compute))
-            for bars in inside
+            _merged(part, px_s * (aside if part.activity in ("transfer", "waiting") else compute))
+            for part in inside
         ]
-        if sum(bars.op.size for bars in drawn) <= most:
+        if sum(part.op.size for part in drawn) <= most:
             break
     return drawn, px_s
 
@@ -184,28 +179,24 @@ def _busy(run: StepRun, dp_rank: int, stage: int) -> list[Bars]:
     begins_s = np.where(activity == "transfer", run.met_s[ops, dp_rank], run.start_s[ops, dp_rank])
     ends_s = run.end_s[ops, dp_rank]
     kinds: tuple[Activity, ...] = ("forward", "backward", "optimizer", "other", "transfer")
-    found = []
+    bars = []
     for kind in kinds:
-        mine = np.flatnonzero((activity == kind) & (ends_s > begins_s))
-        mine = mine[np.argsort(begins_s[mine], kind="stable")]
-        ones = np.ones(mine.size, np.int64)
-        found.append(Bars(stage, kind, begins_s[mine], ends_s[mine], ops[mine], ones))
-    return found
+        at = np.flatnonzero((activity == kind) & (ends_s > begins_s))
+        at = at[np.argsort(begins_s[at], kind="stable")]
+        ones = np.ones(at.size, np.int64)
+        bars.append(Bars(stage, kind, begins_s[at], ends_s[at], ops[at], ones))
+    return bars
 
 
-def _waiting(stage: int, busy: list[Bars], whole_s: float) -> Bars:
-    begins_s = np.concatenate([bars.start_s for bars in busy] + [[whole_s]])
-    ends_s = np.concatenate([bars.end_s for bars in busy] + [[whole_s]])
+def _waiting(stage: int, busy: list[Bars], step_s: float) -> Bars:
+    begins_s = np.concatenate([bars.start_s for bars in busy] + [[step_s]])
+    ends_s = np.concatenate([bars.end_s for bars in busy] + [[step_s]])
     order = np.argsort(begins_s, kind="stable")
-    until_s = np.clip(begins_s[order], 0.0, whole_s)
+    until_s = np.clip(begins_s[order], 0.0, step_s)
     since_s = np.concatenate([[0.0], np.maximum.accumulate(ends_s[order])[:-1]])
     gaps = np.flatnonzero(until_s > since_s)
     nothing = np.full(gaps.size, NO_OP)
     return Bars(stage, "waiting", since_s[gaps], until_s[gaps], nothing, nothing + 1)
-
-
-def _between(bars: Bars, from_s: float, to_s: float) -> Bars:
-    return bars.chosen(np.flatnonzero((bars.end_s > from_s) & (bars.start_s < to_s)))
 
 
 def _merged(bars: Bars, px_s: float) -> Bars:
@@ -216,13 +207,10 @@ def _merged(bars: Bars, px_s: float) -> Bars:
     first = np.flatnonzero(np.concatenate([[True], ~joins])) if bars.op.size else bars.op
     if first.size == bars.op.size:
         return bars
-    return Bars(
-        bars.stage,
-        bars.activity,
-        bars.start_s[first],
-        np.maximum.reduceat(bars.end_s, first),
-        bars.op[first],
-        np.add.reduceat(bars.num_ops, first),
+    return replace(
+        bars.chosen(first),
+        end_s=np.maximum.reduceat(bars.end_s, first),
+        num_ops=np.add.reduceat(bars.num_ops, first),
     )
 
 
@@ -239,8 +227,8 @@ def track_name(spec: OpSpec) -> str:
 def op_labels(template: Template, op: int) -> dict[str, int]:
     """Numbers that identify an operation; micro-batch and chunk only if it has them."""
     spec = template.op_types.by_code[int(template.optype[op])]
-    found = {"seq_id": int(template.seq_id[op])}
-    if track_name(spec) == STEP_END:  # is of no micro-batch, whatever the record says
-        return found
+    labels = {"seq_id": int(template.seq_id[op])}
+    if track_name(spec) == STEP_END:  # belongs to no micro-batch, even if the record names one
+        return labels
     named = {"microbatch": int(template.mb_id[op]), "chunk": int(template.mc[op])}
-    return found | {name: number for name, number in named.items() if number >= 0}
+    return labels | {name: number for name, number in named.items() if number >= 0}

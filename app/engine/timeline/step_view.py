@@ -9,6 +9,7 @@ from functools import cached_property
 import numpy as np
 
 from app.engine.replays import WindowReplay
+from app.engine.template import Template
 from app.engine.timeline.critical_path import CriticalPath, PathLink, path_of_run, waited_for
 from app.engine.timeline.step_run import StepRun, length_s, op_labels, play_step
 from app.engine.what_if import Replayer
@@ -124,7 +125,8 @@ def find_operation(view: StepView, run: StepRun, stage: int, optype: str, seq_id
     template, dp_rank = run.template, view.dp_rank
     op = _find(run, stage, optype, seq_id)
     known_by = op_labels(template, op)
-    start_s, met_s, end_s = (float(of[op, dp_rank]) for of in (run.start_s, run.met_s, run.end_s))
+    times_s = (run.start_s, run.met_s, run.end_s)
+    start_s, met_s, end_s = (float(column[op, dp_rank]) for column in times_s)
     before = waited_for(run, op, dp_rank)
     return Operation(
         optype=optype,
@@ -137,7 +139,7 @@ def find_operation(view: StepView, run: StepRun, stage: int, optype: str, seq_id
         own_s=end_s - met_s,
         ideal_s=float(view.replayer.durations.ideal_s[op]),
         peers_s=_of_peers(run, op, dp_rank),
-        after=None if before is None else _predecessor(run, before[0]),
+        after=None if before is None else _predecessor(template, before[0]),
         delay_s=start_s - (0.0 if before is None else before[1]),
         is_critical=run is view.recorded and _is_on_path(view, stage, optype, seq_id),
     )
@@ -156,11 +158,10 @@ def most_delayed_link(view: StepView) -> PathLink | None:
 def _find(run: StepRun, stage: int, optype: str, seq_id: int) -> int:
     template = run.template
     code = template.op_types.codes.get(optype, -1)
-    is_it = (template.stage == stage) & (template.optype == code) & (template.seq_id == seq_id)
-    found = np.flatnonzero(is_it)
-    if not found.size:
+    is_match = (template.stage == stage) & (template.optype == code) & (template.seq_id == seq_id)
+    if not is_match.any():
         raise InvalidRequest(f"stage {stage} has no operation {optype} {seq_id} in step {run.step}")
-    return int(found[0])
+    return int(is_match.argmax())
 
 
 def _of_peers(run: StepRun, op: int, dp_rank: int) -> float | None:
@@ -172,10 +173,9 @@ def _of_peers(run: StepRun, op: int, dp_rank: int) -> float | None:
     return float(np.median(own_s[others])) if others.any() else None
 
 
-def _predecessor(run: StepRun, op: int) -> Predecessor:
-    known_by = op_labels(run.template, op)
-    stage = int(run.template.stage[op])
-    return Predecessor(run.template.name(op), stage, known_by.get("microbatch"))
+def _predecessor(template: Template, op: int) -> Predecessor:
+    microbatch = op_labels(template, op).get("microbatch")
+    return Predecessor(template.name(op), int(template.stage[op]), microbatch)
 
 
 def _is_on_path(view: StepView, stage: int, optype: str, seq_id: int) -> bool:

@@ -8,7 +8,7 @@ made once, and one format operation fills in the numbers of a whole worker.
 import json
 import zlib
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -43,7 +43,7 @@ Siblings = NDArray[np.int64]
 class Tracks:
     """The tracks that any worker of a job may have, in the order in which they are shown.
 
-    `of_code` tells every op type's track, as a position in `names`.
+    `of_code` has the track of every op type, as a position in `names`.
     """
 
     names: tuple[str, ...]
@@ -94,12 +94,12 @@ def siblings(track: Ints, start_ns: Ints, end_ns: Ints) -> Siblings:
 def _first_free(start_ns: list[int], end_ns: list[int]) -> list[int]:
     """Slices by start: the first sibling on which the one before has ended."""
     free_ns: list[int] = []
-    found = []
+    chosen = []
     for start, end in zip(start_ns, end_ns, strict=True):
         sibling = next((at for at, free in enumerate(free_ns) if free <= start), len(free_ns))
         free_ns[sibling : sibling + 1] = [end]
-        found.append(sibling)
-    return found
+        chosen.append(sibling)
+    return chosen
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,17 +129,12 @@ def op_slices(run: StepRun, ops: Ints, dp_ranks: Ints, track: Ints, origin_ns: i
     met_ns = nanoseconds(run.met_s[cells]) + origin_ns
     end_ns = nanoseconds(run.end_s[cells]) + origin_ns
     start_ns = np.minimum(began_ns, end_ns)
-    return OpSlices(
-        start_ns,
-        end_ns,
-        met_ns - began_ns,
-        end_ns - met_ns,
-        siblings(track, start_ns, end_ns),
-    )
+    sibling = siblings(track, start_ns, end_ns)
+    return OpSlices(start_ns, end_ns, met_ns - began_ns, end_ns - met_ns, sibling)
 
 
 def extent_ns(run: StepRun) -> tuple[int, int]:
-    """When the first operation of all workers begins and the last one ends."""
+    """Start of the first operation of all workers and end of the last one."""
     first_s = min(0.0, float(run.start_s.min()), float(run.end_s.min()))
     bounds = nanoseconds(np.array([first_s, float(run.end_s.max())]))
     return int(bounds[0]), int(bounds[1])
@@ -174,15 +169,15 @@ class EventTemplate:
         lines = [_line(template, op, spec) for op, spec in zip(ops.tolist(), specs, strict=True)]
         return cls("".join(lines), takes)
 
-    def fill(self, found: OpSlices, column: int, process: int, thread_id: Ints, step: int) -> str:
+    def fill(self, slices: OpSlices, column: int, process: int, thread_id: Ints, step: int) -> str:
         """The events of the worker in a column of the slices; `thread_id` is [ops]."""
         numbers = np.empty(self.takes.shape)
         numbers[:, 0], numbers[:, 1], numbers[:, 4] = process, thread_id, step
-        start_ns = found.start_ns[:, column]
+        start_ns = slices.start_ns[:, column]
         numbers[:, 2] = start_ns / NS_PER_US
-        numbers[:, 3] = (found.end_ns[:, column] - start_ns) / NS_PER_US
-        numbers[:, 5] = found.wait_ns[:, column] / NS_PER_US
-        numbers[:, 6] = found.transfer_ns[:, column] / NS_PER_US
+        numbers[:, 3] = (slices.end_ns[:, column] - start_ns) / NS_PER_US
+        numbers[:, 5] = slices.wait_ns[:, column] / NS_PER_US
+        numbers[:, 6] = slices.transfer_ns[:, column] / NS_PER_US
         return self.text % tuple(numbers[self.takes].tolist())
 
 
@@ -245,15 +240,11 @@ def trace_event_pieces(
     begins at the same instant.
     """
     compress = zlib.compressobj(_GZIP_LEVEL, zlib.DEFLATED, _GZIP_WINDOW_BITS)
-    for text in _pieces(_Writer(replay, choice, progress).events()):
+    tracks = Tracks.of(replay.window.job.op_types)
+    for text in _pieces(_Writer(replay, choice, progress, tracks).events()):
         if piece := compress.compress(text.encode()):
             yield piece
     yield compress.flush()
-
-
-def process_id(worker: int, kind: RunKind) -> int:
-    """Process number: runs of a worker are adjacent; workers count dp_rank * pp_size + stage."""
-    return _FIRST_PROCESS + worker * len(RUN_KINDS) + RUN_KINDS.index(kind)
 
 
 def worker_name(replayer: Replayer, dp_rank: int, stage: int) -> str:
@@ -278,31 +269,29 @@ def _pieces(texts: Iterator[str]) -> Iterator[str]:
     yield "".join(waiting)
 
 
+@dataclass(eq=False)
 class _Writer:
     """Generates events; keeps which processes and tracks have been named."""
 
-    def __init__(
-        self, replay: WindowReplay, choice: TimelineSelection, progress: Callable[[int], None]
-    ) -> None:
-        self._replay = replay
-        self._choice = choice
-        self._progress = progress
-        self._tracks = Tracks.of(replay.window.job.op_types)
-        self._known: set[tuple[int, int]] = set()
-        self._forms: dict[tuple[int, int], EventTemplate] = {}
+    replay: WindowReplay
+    choice: TimelineSelection
+    progress: Callable[[int], None]
+    tracks: Tracks
+    known: set[tuple[int, int]] = field(default_factory=set)
+    forms: dict[tuple[int, int], EventTemplate] = field(default_factory=dict)
 
     def events(self) -> Iterator[str]:
         """The whole document."""
-        about = {"job": self._replay.window.job.name, "window": self._replay.window.id}
+        about = {"job": self.replay.window.job.name, "window": self.replay.window.id}
         yield f'{{"displayTimeUnit":"ms","otherData":{json.dumps(about)},"traceEvents":[\n'
         origin_ns = 0
-        for step in self._choice.steps:
-            replayer = self._replay.of_step(step)
-            extents = [extent_ns(play_step(replayer, step, kind)) for kind in self._choice.runs]
+        for step in self.choice.steps:
+            replayer = self.replay.of_step(step)
+            extents = [extent_ns(play_step(replayer, step, kind)) for kind in self.choice.runs]
             # A run may begin before its step where a first transfer is negative.
             origin_ns -= min(first_ns for first_ns, _ in extents)
             yield step_mark(step, STEPS_PROCESS, origin_ns)
-            for kind, (_, last_ns) in zip(self._choice.runs, extents, strict=True):
+            for kind, (_, last_ns) in zip(self.choice.runs, extents, strict=True):
                 yield self._step_event(step, kind, origin_ns, origin_ns + last_ns)
                 yield from self._run_events(replayer, play_step(replayer, step, kind), origin_ns)
             origin_ns += max(last_ns for _, last_ns in extents)
@@ -317,7 +306,7 @@ class _Writer:
 
     def _run_events(self, replayer: Replayer, run: StepRun, origin_ns: int) -> Iterator[str]:
         for stage in range(replayer.pp_size):
-            dp_ranks = np.flatnonzero(self._choice.workers[:, stage])
+            dp_ranks = np.flatnonzero(self.choice.workers[:, stage])
             if dp_ranks.size:
                 yield from self._stage_events(replayer, run, stage, dp_ranks, origin_ns)
 
@@ -326,33 +315,34 @@ class _Writer:
     ) -> Iterator[str]:
         template = run.template
         ops = np.flatnonzero(template.stage == stage)
-        of_code = self._tracks.of_code
+        of_code = self.tracks.of_code
         track = np.array([of_code[code] for code in template.optype[ops].tolist()], np.int64)
-        found = op_slices(run, ops, dp_ranks, track, origin_ns)
-        thread_ids = self._tracks.thread_id(track[:, None], found.sibling)
+        slices = op_slices(run, ops, dp_ranks, track, origin_ns)
+        thread_ids = self.tracks.thread_id(track[:, None], slices.sibling)
         form = self._form(template, stage, ops)
         for column, dp_rank in enumerate(dp_ranks.tolist()):
             checkpoint()
-            process = process_id(dp_rank * replayer.pp_size + stage, run.kind)
+            worker = dp_rank * replayer.pp_size + stage  # its runs are adjacent
+            process = _FIRST_PROCESS + worker * len(RUN_KINDS) + RUN_KINDS.index(run.kind)
             name = worker_name(replayer, dp_rank, stage)
             yield self._name(process, 0, f"{name} · {run.kind}")
             for thread in np.unique(thread_ids[:, column]).tolist():
-                yield self._name(process, thread, self._tracks.name(thread))
-            yield form.fill(found, column, process, thread_ids[:, column], run.step)
-            self._progress(ops.size)
+                yield self._name(process, thread, self.tracks.name(thread))
+            yield form.fill(slices, column, process, thread_ids[:, column], run.step)
+            self.progress(ops.size)
 
     def _name(self, process: int, thread: int, name: str) -> str:
         """Metadata events of a process (thread 0) or track at its first use."""
-        if (process, thread) in self._known:
+        if (process, thread) in self.known:
             return ""
-        self._known.add((process, thread))
-        what, index = ("thread", thread) if thread else ("process", process - STEPS_PROCESS)
-        return metadata(f"{what}_name", process, thread, name=name) + metadata(
-            f"{what}_sort_index", process, thread, sort_index=index
+        self.known.add((process, thread))
+        named, index = ("thread", thread) if thread else ("process", process - STEPS_PROCESS)
+        return metadata(f"{named}_name", process, thread, name=name) + metadata(
+            f"{named}_sort_index", process, thread, sort_index=index
         )
 
     def _form(self, template: Template, stage: int, ops: Ints) -> EventTemplate:
         key = (id(template), stage)
-        if key not in self._forms:
-            self._forms[key] = EventTemplate.of(template, ops)
-        return self._forms[key]
+        if key not in self.forms:
+            self.forms[key] = EventTemplate.of(template, ops)
+        return self.forms[key]

@@ -4,7 +4,6 @@ After a crash an assembler is rebuilt from its stored `RunState` and the spooled
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
@@ -23,17 +22,17 @@ from app.ingest.assembly.steps import (
     restore_settled_step,
     settle_step,
 )
-from app.ingest.assembly.window_codec import PackedWindow
 from app.ingest.assembly.windows import (
     MAX_GROUP_REVISIONS,
     ClosedWindow,
     ClosedWindows,
     OpenWindow,
     RecallOps,
+    WindowRevision,
 )
 from app.ingest.batch import OpBatch
 from app.trace.job import Job, Placement
-from app.trace.window import SkippedStep, Window, WindowState
+from app.trace.window import SkippedStep, WindowState
 
 _SPOOL_LEVEL = -1  # faster than 1, and columns of batches become smaller
 
@@ -77,13 +76,9 @@ class RunState(msgspec.Struct):
     closed: list[ClosedWindow] = []
     has_groups: bool = False
 
-    def write(self) -> bytes:
-        """The state as msgpack."""
-        return msgspec.msgpack.encode(self)
-
     @classmethod
     def read(cls, blob: bytes) -> "RunState":
-        """The state in bytes that `write` made, in this version or an earlier one."""
+        """The state in bytes that `dump` made, in this version or an earlier one."""
         return msgspec.msgpack.decode(blob, type=cls)
 
 
@@ -102,33 +97,11 @@ class WindowRules:
     revise_for_s: float = 600.0
 
 
-@dataclass(frozen=True, slots=True)
-class WindowRevision:
-    """A window as it is now, to be saved in place of its earlier revision.
-
-    `packing` encodes the operations of a closed window; None while it is open, and where
-    `RunAssembler.keeps_ops` is false.
-    """
-
-    window: Window
-    packing: Future[PackedWindow] | None = None
-
-    @property
-    def ops(self) -> PackedWindow | None:
-        """All operations of a closed window; waits until they are packed."""
-        return None if self.packing is None else self.packing.result()
-
-    def finish_packing(self) -> None:
-        """Wait until `ops` is there, which takes too long for a transaction; raises what failed."""
-        if self.packing is not None:
-            self.packing.result()
-
-
 class AddedBatch(NamedTuple):
-    """What became of a batch.
+    """Outcome of a batch.
 
-    `dropped` are its steps that it came too late for, with `num_late` operations of training in
-    them; `last_step` is its last other one. `groups` counts its collectives inside groups.
+    It came too late for the steps in `dropped`, with `num_late` operations of training; `last_step`
+    is the last of its other steps. `groups` counts its collectives inside groups.
     """
 
     verdict: BatchVerdict
@@ -139,7 +112,7 @@ class AddedBatch(NamedTuple):
 
 
 class EarlierBatch(NamedTuple):
-    """A batch that was added before a crash, in the given turn, and what it was too late for."""
+    """A batch that was added before a crash, in the given turn; too late for steps `dropped`."""
 
     turn: int
     batch: OpBatch
@@ -151,9 +124,9 @@ class RunAssembler:
     """One run of a job: open steps, settled steps and windows.
 
     Steps settle in ascending order. `now_s` is any clock that never goes back. A step is settled
-    once every worker's word on it is final, or when it has been waited for long enough since its
-    first batch. What comes after that still counts for a skipped step, as long as `revise_for_s`.
-    `recall` gives the stored operations of a closed window.
+    once every worker has declared it, or a deadline after its first batch. Later operations still
+    complete a skipped step, for `revise_for_s`. `recall` gives the stored operations of a closed
+    window.
     """
 
     def __init__(self, job: Job, epoch: int, rules: WindowRules, recall: RecallOps) -> None:
@@ -161,7 +134,7 @@ class RunAssembler:
         self._epoch = epoch
         self._rules = rules
         self._recall = recall
-        self._tracker = RankTracker(job.parallelism)
+        self.tracker = RankTracker(job.parallelism)  # ranks seen and their watermarks
         self._window = OpenWindow(job, epoch, rules.window_steps)
         self._closed = ClosedWindows((), 0.0)
         self._shapes = KnownShapes()
@@ -197,16 +170,16 @@ class RunAssembler:
         """
         run = cls(job, epoch, rules, recall)
         state = RunState() if blob is None else RunState.read(blob)
-        run._tracker = RankTracker(job.parallelism, state.cursors, hosts, placements)
+        run.tracker = RankTracker(job.parallelism, state.cursors, hosts, placements)
         run._closed = ClosedWindows(state.closed, now_s)
         run.closed_through = state.closed_through
         run.longest_span_s = state.longest_span_s
         run.turn = state.turn
         run._groups.were_seen = state.has_groups
         for turn, batch, digest, dropped in before:
-            if (worker := run._tracker.worker(batch)) is not None:
+            if (worker := run.tracker.worker(batch)) is not None:
                 if turn > state.turn:
-                    run._tracker.add(batch, worker, digest)
+                    run.tracker.add(batch, worker, digest)
                 run._take_again(batch, worker, set(dropped), now_s)
         for number, skipped in state.settled:
             step = run._steps.get(number) or OpenStep(number, now_s, run._shapes)
@@ -220,16 +193,17 @@ class RunAssembler:
     @property
     def first_revisable(self) -> int | None:
         """The first step of the oldest closed window that late operations may still change."""
-        return min((each.first_step for each in self._closed.kept), default=None)
+        return min((window.first_step for window in self._closed.kept), default=None)
 
     def dump(self, turn: int) -> bytes:
         """State that the batches of open windows do not hold; to be saved whenever it `is_dirty`.
 
         `turn` numbers the last batches that were added.
         """
+        self.is_dirty = False
         state = RunState(
             turn=turn,
-            cursors=self._tracker.cursors,
+            cursors=self.tracker.cursors,
             settled_through=self._settled_through,
             closed_through=self.closed_through,
             longest_span_s=self.longest_span_s,
@@ -238,13 +212,7 @@ class RunAssembler:
             closed=self._closed.kept,
             has_groups=self._groups.were_seen,
         )
-        self.is_dirty = False
-        return state.write()
-
-    @property
-    def tracker(self) -> RankTracker:
-        """Ranks seen and their watermarks."""
-        return self._tracker
+        return msgspec.msgpack.encode(state)
 
     @property
     def has_unreported_steps(self) -> bool:
@@ -258,10 +226,10 @@ class RunAssembler:
 
     def add(self, batch: OpBatch, now_s: float, digest: int = 0) -> AddedBatch:
         """Take a batch; of two with the same number the first wins."""
-        worker = self._tracker.worker(batch)
+        worker = self.tracker.worker(batch)
         if worker is None:  # of a job of other sizes: no step can ever use it
             return AddedBatch("stranger", [], batch.columns.num_ops, NO_STEP)
-        verdict = self._tracker.add(batch, worker, digest)
+        verdict = self.tracker.add(batch, worker, digest)
         if verdict != "new":
             num_late = batch.columns.num_ops if verdict == "stranger" else 0
             return AddedBatch(verdict, [], num_late, NO_STEP)
@@ -273,19 +241,17 @@ class RunAssembler:
         Without `tells_open` the open window is left for a later call.
         """
         self._closed.forget(now_s - self._rules.revise_for_s)
-        changes = self._revise()
-        changes += self._settle_again(now_s)
-        changes += self._settle_due(now_s)
+        changes = self._revise() + self._settle_again(now_s) + self._settle_due(now_s)
         if self._window.has_news and tells_open:
             groups = self._groups.open_table(self._window.steps_with_groups)
-            changes.append(WindowRevision(self._window.revised("open", self._tracker, groups)))
+            changes.append(WindowRevision(self._window.revised("open", self.tracker, groups)))
         return changes
 
     def finish(
         self, now_s: float, state: Literal["complete", "superseded"]
     ) -> list[WindowRevision]:
         """The last revisions: the job has ended ("complete"), or a newer run has registered."""
-        self._tracker.give_up()
+        self.tracker.give_up()
         changes = self._revise() + self._settle_again(now_s) + self._settle_due(now_s)
         while step := self._steps.lowest:
             changes += self._settle(step, "before the run ended", now_s)
@@ -300,18 +266,17 @@ class RunAssembler:
         return None if lowest is None else lowest.first_arrival_s + self._patience_s()
 
     def _take(self, batch: OpBatch, worker: int, now_s: float) -> AddedBatch:
-        said_of = _step_reports(batch, worker, self._shapes)
         dropped: list[int] = []
         num_late, last_step = 0, NO_STEP
-        for number, said in said_of.items():
+        for number, report in _step_reports(batch, worker, self._shapes).items():
             if number > self.closed_through:
                 last_step = number
             if number > self._settled_through:
-                self._steps.put(number, now_s, said)
-            elif not self._take_late(number, said):
+                self._steps.put(number, now_s, report)
+            elif not self._take_late(number, report):
                 dropped.append(number)
                 # Data of steps that are not analysed is dropped anyway, and does not count as late.
-                num_late += said.part.num_ops if said.part and said.kind is None else 0
+                num_late += report.part.num_ops if report.part and report.kind is None else 0
         if batch.collectives is None:
             return AddedBatch("new", dropped, num_late, last_step)
         groups, last_group_step = self._take_groups(batch)
@@ -333,21 +298,21 @@ class RunAssembler:
         return GroupCounts(**counts), last_step
 
     def _take_again(self, batch: OpBatch, worker: int, dropped: set[int], now_s: float) -> None:
-        for number, said in _step_reports(batch, worker, self._shapes).items():
+        for number, report in _step_reports(batch, worker, self._shapes).items():
             if number > self.closed_through and number not in dropped:
-                self._steps.put(number, now_s, said)
+                self._steps.put(number, now_s, report)
         for number, part in group_slices(batch):
             if number > self.closed_through:
                 self._groups.put(number, part)
 
-    def _take_late(self, number: int, said: StepReport) -> bool:
+    def _take_late(self, number: int, report: StepReport) -> bool:
         """Whether a skipped step of the open window, or of a closed one, can still use it."""
         if number <= self.closed_through:
-            return self._closed.take(number, said)
+            return self._closed.take(number, report)
         skipped = self._window.skipped(number)
-        if skipped is None or skipped.open is None or not skipped.can_use(said.rank):
+        if skipped is None or skipped.open is None or not skipped.can_use(report.rank):
             return False
-        skipped.open.add_report(said)
+        skipped.open.add_report(report)
         self._resettle.add(number)
         return True
 
@@ -359,45 +324,36 @@ class RunAssembler:
         return min(max(deadline_s, SPAN_PATIENCE * self.longest_span_s), MAX_PATIENCE * deadline_s)
 
     def _revise(self) -> list[WindowRevision]:
-        revised = self._closed.revise(self.job, self._epoch, self._tracker, self._recall)
+        revised = self._closed.revise(self.job, self._epoch, self.tracker, self._recall)
         self.is_dirty |= bool(revised)
-        return [
-            WindowRevision(
-                each.window.revised(each.state, self._tracker, each.groups),
-                each.window.packing(each.groups, takes_groups=each.takes_groups),
-            )
-            for each in revised
-        ]
+        return revised
 
     def _settle_again(self, now_s: float) -> list[WindowRevision]:
-        changes: list[WindowRevision] = []
         for number in sorted(self._resettle):
             skipped = self._window.skipped(number)
             if skipped is not None and skipped.open is not None:
-                self._window.replace(settle_step(skipped.open, self.job, self._tracker, "in time"))
+                self._window.replace(settle_step(skipped.open, self.job, self.tracker, "in time"))
                 self.is_dirty = True
         self._resettle.clear()
-        if self._window.settled and self._window.state != "open":
-            changes.append(self._close(self._window.state, now_s))
-        return changes
+        state = self._window.state if self._window.settled else "open"
+        return [] if state == "open" else [self._close(state, now_s)]
 
     def _settle_due(self, now_s: float) -> list[WindowRevision]:
         changes: list[WindowRevision] = []
-        watermark = self._tracker.watermark()
+        watermark = self.tracker.watermark()
         while step := self._steps.lowest:
             is_final = watermark >= step.step
             is_late = now_s - step.first_arrival_s >= self._patience_s()
-            is_late = is_late or self._steps.are_too_many
-            if not is_final and not is_late:
+            if not (is_final or is_late or self._steps.are_too_many):
                 break
             if not is_final:
-                self._tracker.give_up_to(step.step)
-                watermark = self._tracker.watermark()
+                self.tracker.give_up_to(step.step)
+                watermark = self.tracker.watermark()
             changes += self._settle(step, "at all" if is_final else "in time", now_s)
         return changes
 
     def _settle(self, step: OpenStep, when: str, now_s: float) -> list[WindowRevision]:
-        verdict = settle_step(step, self.job, self._tracker, when)
+        verdict = settle_step(step, self.job, self.tracker, when)
         if verdict.skipped is None:
             span_s = min(longest_span_s(verdict.table), LONGEST_SPAN_S)
             self.longest_span_s = max(span_s, self.longest_span_s or 0.0)
@@ -419,7 +375,7 @@ class RunAssembler:
         self._groups.remove_through(self.closed_through)
         takes_groups = self._groups.were_seen
         packing = window.packing(groups, takes_groups=takes_groups) if self.keeps_ops else None
-        change = WindowRevision(window.revised(state, self._tracker, groups), packing)
+        change = WindowRevision(window.revised(state, self.tracker, groups), packing)
         if self.keeps_ops:
             self._closed.add(
                 window.settled,
@@ -433,7 +389,7 @@ class RunAssembler:
 
 
 def _step_reports(batch: OpBatch, worker: int, shapes: KnownShapes) -> dict[int, StepReport]:
-    """What the batch says of each step, ascending."""
+    """The reports of a batch by step, ascending."""
     parts = shapes.slices_of(worker, batch.rank, batch.columns)
     declared = dict(batch.steps_done)
     kinds = dict(batch.step_kinds)

@@ -1,7 +1,6 @@
 """Integers as bytes of equal weight, compressed: what stored windows are made of.
 
-Stored bytes may come from a backup that anybody wrote, so decoding holds no more than the caller
-expects.
+Stored bytes may come from an attacker's backup, so decoding holds no more than the caller expects.
 """
 
 import threading
@@ -29,12 +28,12 @@ PackedInts = list[Any]
 
 
 class DamagedRows(ValueError):
-    """Stored bytes that nothing of ours wrote."""
+    """Stored bytes that Paceline cannot have written."""
 
 
 def pack_ints(values: Ints) -> PackedInts:
     """The values, or their differences if these take less room."""
-    steps = _differences(values)
+    steps = np.diff(values, prepend=np.int64(0)) if values.size else values
     if values.size <= _FEW_ROWS:  # to try both would take longer than all else
         is_steps = _width(_zigzag(steps)) < _width(_zigzag(values))
         return [is_steps, *_pack(steps if is_steps else values)]
@@ -59,7 +58,7 @@ def pack_pieces(values: Ints) -> list[PackedInts]:
 def unpack_pieces(packed: Sequence[PackedInts], size: int) -> Ints:
     """[size] what `pack_pieces` was given; raises as `unpack_ints` does."""
     sizes = [min(PIECE_ROWS, size - at) for at in range(0, size, PIECE_ROWS)]
-    pieces = [unpack_ints(*each) for each in zip(packed, sizes, strict=True)]
+    pieces = [unpack_ints(*piece) for piece in zip(packed, sizes, strict=True)]
     return np.concatenate([np.empty(0, np.int64), *pieces])
 
 
@@ -76,9 +75,9 @@ def unpack_ints(packed: PackedInts, size: int) -> Ints:
     data = b"".join(_inflate(frame, plane_bytes) for frame in frames)
     if len(data) != size * width:
         raise DamagedRows(f"{len(data)} bytes are stored for {size} numbers of {width} bytes")
-    whole = np.zeros((size, _width_held(width)), np.uint8)
-    whole[:, :width] = np.frombuffer(data, np.uint8).reshape(width, size).T
-    zigzag = whole.view(f"<u{whole.shape[1]}").reshape(size).astype(np.uint64)
+    wide = np.zeros((size, _width_held(width)), np.uint8)
+    wide[:, :width] = np.frombuffer(data, np.uint8).reshape(width, size).T
+    zigzag = wide.view(f"<u{wide.shape[1]}").reshape(size).astype(np.uint64)
     signs = -(zigzag & np.uint64(1)).view(np.int64)
     values: Ints = (zigzag >> np.uint64(1)).view(np.int64) ^ signs
     return np.cumsum(values) if is_steps else values
@@ -110,19 +109,15 @@ def _width(zigzag: NDArray[np.uint64]) -> int:
 
 def _zstd() -> zstandard.ZstdCompressor:
     """This thread's compressor: to make one takes longer than to compress a short column."""
-    found: zstandard.ZstdCompressor | None = getattr(_OF_THREAD, "compressor", None)
-    if found is None:
-        found = _OF_THREAD.compressor = zstandard.ZstdCompressor(level=_LEVEL)
-    return found
+    compressor: zstandard.ZstdCompressor | None = getattr(_OF_THREAD, "compressor", None)
+    if compressor is None:
+        compressor = _OF_THREAD.compressor = zstandard.ZstdCompressor(level=_LEVEL)
+    return compressor
 
 
 def _width_held(width: int) -> int:
     """Bytes of the integer type that holds this many."""
-    return next(each for each in (1, 2, 4, 8) if each >= width)
-
-
-def _differences(values: Ints) -> Ints:
-    return np.diff(values, prepend=np.int64(0)) if values.size else values
+    return next(size for size in (1, 2, 4, 8) if size >= width)
 
 
 def _num_bytes(packed: Sequence[Any]) -> int:
@@ -130,7 +125,7 @@ def _num_bytes(packed: Sequence[Any]) -> int:
 
 
 def _inflate(frame: bytes, num_bytes: int) -> bytes:
-    """Exactly this many bytes; what claims to be more is not inflated."""
+    """Exactly this many bytes; a frame that claims another size is not inflated."""
     try:
         if zstandard.get_frame_parameters(frame).content_size != num_bytes:
             raise DamagedRows(f"stored bytes are not the {num_bytes} that they should be")

@@ -1,18 +1,18 @@
-"""Operations of whole steps, and collectives inside groups, each in one canonical order.
+"""Tables of the operations of whole steps and of collectives inside groups, in canonical order.
 
 Collectives are held by step in bounded memory until their window closes.
 """
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from app.ingest.batch import GroupRows, OpBatch
+from app.ingest.batch import GroupColumns, GroupRows, OpBatch
 from app.trace.collectives import Collectives, RankGroup, RankPlace
 from app.trace.window import S_PER_NS, Floats, Ints, PlacedOps, Trace
 
@@ -43,8 +43,8 @@ class OpTable(PlacedOps):
 
     def trace(self, steps: Sequence[int]) -> Trace:
         """The operations of these steps (a window's complete ones), as the engine wants them."""
-        wanted = np.isin(self.step, np.array(steps, dtype=np.int64))
-        table = self if wanted.all() else self.select(wanted)
+        is_wanted = np.isin(self.step, np.array(steps, dtype=np.int64))
+        table = self if is_wanted.all() else self.select(is_wanted)
         columns = table.columns()
         start_ns, duration_ns = columns.pop("start_ns"), columns.pop("duration_ns")
         firsts = np.flatnonzero(np.diff(table.step, prepend=-1))
@@ -56,8 +56,8 @@ class OpTable(PlacedOps):
 
     def origins_ns(self, steps: Sequence[int]) -> tuple[int, ...]:
         """[steps], the first start of each by the workers' own clocks: what `trace` counts from."""
-        firsts = (self.of_step(step).start_ns for step in steps)
-        return tuple(int(each.min()) if each.size else 0 for each in firsts)
+        starts_ns = (self.of_step(step).start_ns for step in steps)
+        return tuple(int(start_ns.min()) if start_ns.size else 0 for start_ns in starts_ns)
 
 
 def seconds_in_step(firsts: Ints, start_ns: Ints) -> Floats:
@@ -75,45 +75,25 @@ def seconds_in_step(firsts: Ints, start_ns: Ints) -> Floats:
     return seconds
 
 
-GROUP_TABLE_COLUMNS = (
-    *("step", "group", "kind", "sequence", "rank"),
-    *("start_ns", "duration_ns", "num_bytes"),
-)
 _KEY_COLUMNS = ("step", "group", "kind", "sequence", "rank")
+_FIGURE_COLUMNS = ("start_ns", "duration_ns", "num_bytes")
+GROUP_TABLE_COLUMNS = (*_KEY_COLUMNS, *_FIGURE_COLUMNS)
 _MAX_NAMED_RANKS = 8
 
 
 class GroupSlice(NamedTuple):
-    """What one batch holds of one step, and where its rank is."""
+    """The collectives of one step in one batch, and the place of its rank."""
 
     place: RankPlace
     rows: GroupRows
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class GroupTable:
-    """Rows in the order of step, group, kind, sequence and rank, each of which is there once.
+class GroupTable(GroupColumns):
+    """Rows in the order of step, group, kind, sequence and rank, each of which is there once."""
 
-    Shapes: all columns [rows] int64; `group` indexes `groups`, `kind` indexes `kinds`. Times are
-    nanoseconds of the rank's own clock; `start_ns` and `num_bytes` are -1 where not known.
-    """
-
-    groups: tuple[RankGroup, ...]
-    kinds: tuple[str, ...]
-    step: Ints
-    group: Ints
-    kind: Ints
-    sequence: Ints
     rank: Ints
-    start_ns: Ints
-    duration_ns: Ints
-    num_bytes: Ints
     places: Mapping[int, RankPlace]
-
-    @property
-    def num_rows(self) -> int:
-        """Number of rows."""
-        return int(self.step.size)
 
     def columns(self) -> dict[str, Ints]:
         """The columns by name."""
@@ -126,27 +106,27 @@ class GroupTable:
         one name are told apart by their ranks, and occurrences numbered from 0, however their ranks
         number them. `steps` are ascending.
         """
-        known = np.array(steps, np.int64)
-        taken = np.isin(self.step, known)
+        numbers = np.array(steps, np.int64)
+        taken = np.isin(self.step, numbers)
         if not taken.any():
             return None
-        named = {name: values[taken] for name, values in self.columns().items()}
-        origin_ns = np.array(origins_ns, np.int64)[np.searchsorted(known, named["step"])]
-        start_s = (named["start_ns"] - origin_ns).astype(np.float64) * S_PER_NS
+        columns = {name: values[taken] for name, values in self.columns().items()}
+        origin_ns = np.array(origins_ns, np.int64)[np.searchsorted(numbers, columns["step"])]
+        start_s = (columns["start_ns"] - origin_ns).astype(np.float64) * S_PER_NS
         return Collectives(
             groups=_distinct_names(self.groups),
             kinds=self.kinds,
-            group=named["group"],
-            kind=named["kind"],
-            step=named["step"],
-            sequence=_numbered_from_zero(named),
-            rank=named["rank"],
-            start_s=np.where(named["start_ns"] < 0, np.nan, start_s),
-            stay_s=named["duration_ns"].astype(np.float64) * S_PER_NS,
-            num_bytes=named["num_bytes"],
+            group=columns["group"],
+            kind=columns["kind"],
+            step=columns["step"],
+            sequence=_numbered_from_zero(columns),
+            rank=columns["rank"],
+            start_s=np.where(columns["start_ns"] < 0, np.nan, start_s),
+            stay_s=columns["duration_ns"].astype(np.float64) * S_PER_NS,
+            num_bytes=columns["num_bytes"],
             places={
                 rank: self.places[rank]
-                for rank in np.unique(named["rank"]).tolist()
+                for rank in np.unique(columns["rank"]).tolist()
                 if rank in self.places
             },
         )
@@ -181,19 +161,10 @@ def group_table_of_slices(
         columns["group"].append(group_at[rows.group])
         columns["kind"].append(kind_at[rows.kind])
         columns["rank"].append(np.full(rows.num_rows, place.rank, np.int64))
-        for name in ("step", "sequence", "start_ns", "duration_ns", "num_bytes"):
+        for name in ("step", "sequence", *_FIGURE_COLUMNS):
             columns[name].append(getattr(rows, name))
     joined = {name: np.concatenate([np.empty(0, np.int64), *columns[name]]) for name in columns}
     return _canonical_groups(tuple(groups), tuple(kinds), joined, places)
-
-
-def step_runs(steps: Ints) -> Iterable[tuple[int, slice]]:
-    """Each stretch of equal steps, and its rows."""
-    if not steps.size:
-        return
-    firsts = [0, *(np.flatnonzero(np.diff(steps)) + 1).tolist(), steps.size]
-    for first, end in pairwise(firsts):
-        yield int(steps[first]), slice(first, end)
 
 
 def _canonical_groups(
@@ -203,10 +174,12 @@ def _canonical_groups(
     places: Mapping[int, RankPlace],
 ) -> GroupTable:
     # In the order of their names, so that the order in which batches come changes nothing.
-    group_order = sorted(range(len(groups)), key=lambda at: _group_key(groups[at]))
+    group_order = sorted(
+        range(len(groups)), key=lambda at: (groups[at].name, groups[at].axis, groups[at].ranks)
+    )
     kind_order = sorted(range(len(kinds)), key=kinds.__getitem__)
-    columns["group"] = _inverse(group_order)[columns["group"]]
-    columns["kind"] = _inverse(kind_order)[columns["kind"]]
+    columns["group"] = np.argsort(group_order)[columns["group"]]
+    columns["kind"] = np.argsort(kind_order)[columns["kind"]]
     order = np.lexsort([columns[name] for name in reversed(GROUP_TABLE_COLUMNS)])
     columns = {name: values[order] for name, values in columns.items()}
     keep = _first_of_equal(columns)
@@ -222,43 +195,34 @@ def _canonical_groups(
 
 def _first_of_equal(columns: Mapping[str, Ints]) -> NDArray[np.bool_]:
     """[rows], the first of rows that are equal; none of those that contradict each other."""
-    size = columns["step"].size
-    is_same_key = np.ones(max(size - 1, 0), np.bool_)
-    for name in _KEY_COLUMNS:
-        is_same_key &= columns[name][1:] == columns[name][:-1]
-    is_same = is_same_key.copy()
-    for name in ("start_ns", "duration_ns", "num_bytes"):
-        is_same &= columns[name][1:] == columns[name][:-1]
-    first = np.concatenate(([True], ~is_same_key))[:size]
-    occurrence = np.cumsum(first) - 1
-    contradicted = np.zeros(int(first.sum()), np.bool_)
-    contradicted[occurrence[1:][is_same_key & ~is_same]] = True
-    kept: NDArray[np.bool_] = first & ~contradicted[occurrence]
+    is_first = _has_changed(columns, _KEY_COLUMNS)
+    is_contradiction = ~is_first & _has_changed(columns, _FIGURE_COLUMNS)
+    occurrence = np.cumsum(is_first) - 1
+    contradicted = np.zeros(int(is_first.sum()), np.bool_)
+    contradicted[occurrence[is_contradiction]] = True
+    kept: NDArray[np.bool_] = is_first & ~contradicted[occurrence]
     return kept
 
 
-def _inverse(order: Sequence[int]) -> Ints:
-    inverse = np.empty(len(order), np.int64)
-    inverse[np.array(order, np.int64)] = np.arange(len(order))
-    return inverse
-
-
-def _group_key(group: RankGroup) -> Any:
-    return group.name, group.axis, group.ranks
+def _has_changed(columns: Mapping[str, Ints], names: Sequence[str]) -> NDArray[np.bool_]:
+    """[rows], whether one of these columns differs from the row before; no step is -1."""
+    changes = [np.diff(columns[name], prepend=-1) != 0 for name in names]
+    has_changed: NDArray[np.bool_] = np.logical_or.reduce(changes)
+    return has_changed
 
 
 def _distinct_names(groups: Sequence[RankGroup]) -> tuple[RankGroup, ...]:
     """The groups, with their ranks behind names that several have."""
     times = Counter(group.name for group in groups)
-    found: list[RankGroup] = []
+    distinct: list[RankGroup] = []
     taken: set[str] = set()
     for group in groups:
         name = group.name if times[group.name] == 1 else f"{group.name} ({_ranks(group)})"
         while name in taken:
             name += "'"
         taken.add(name)
-        found.append(RankGroup(name, group.axis, group.ranks))
-    return tuple(found)
+        distinct.append(RankGroup(name, group.axis, group.ranks))
+    return tuple(distinct)
 
 
 def _ranks(group: RankGroup) -> str:
@@ -268,15 +232,9 @@ def _ranks(group: RankGroup) -> str:
 
 def _numbered_from_zero(columns: Mapping[str, Ints]) -> Ints:
     """[rows], numbers of occurrences that follow on each other; the rows are in order."""
-    is_next = np.ones(columns["step"].size, np.bool_)
-    is_other = np.ones(columns["step"].size, np.bool_)
-    same = np.ones(columns["step"].size - 1, np.bool_)
-    for name in ("step", "group", "kind"):
-        same &= columns[name][1:] == columns[name][:-1]
-    is_other[1:] = ~same
-    is_next[1:] = is_other[1:] | (columns["sequence"][1:] != columns["sequence"][:-1])
-    count = np.cumsum(is_next) - 1
-    first = np.maximum.accumulate(np.where(is_other, np.arange(count.size), 0))
+    is_first = _has_changed(columns, ("step", "group", "kind"))
+    count = np.cumsum(is_first | _has_changed(columns, ("sequence",))) - 1
+    first = np.maximum.accumulate(np.where(is_first, np.arange(count.size), 0))
     numbers: Ints = count - count[first]
     return numbers
 
@@ -333,7 +291,7 @@ class GroupRecords:
         self.were_seen = False  # whether any has come in this run
 
     def put(self, step: int, part: GroupSlice) -> bool:
-        """Whether there is room for what a rank says of a step."""
+        """Whether there is room for the rows of one rank and step; then they are kept."""
         if not self._counts.add(step, part):
             return False
         self._parts.setdefault(step, []).append(part)
@@ -370,12 +328,13 @@ class GroupRecords:
 
 
 def group_slices(batch: OpBatch) -> Iterator[tuple[int, GroupSlice]]:
-    """What a batch says of each step, ascending."""
+    """The collectives of a batch by step, ascending."""
     rows = batch.collectives
     if rows is None or not rows.num_rows:
         return
     place = RankPlace(batch.rank, batch.dp_rank, batch.stage, batch.host or None, rows.local_rank)
     if (rows.step[1:] < rows.step[:-1]).any():
         rows = rows.select(np.argsort(rows.step, kind="stable"))
-    for step, chosen in step_runs(rows.step):
-        yield step, GroupSlice(place, rows.select(chosen))
+    firsts = np.flatnonzero(np.diff(rows.step, prepend=-1)).tolist()
+    for first, end in pairwise([*firsts, rows.num_rows]):
+        yield int(rows.step[first]), GroupSlice(place, rows.select(slice(first, end)))

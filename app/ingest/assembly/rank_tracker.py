@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 from itertools import chain, count
+from operator import attrgetter
 from typing import Literal
 
 import msgspec
@@ -102,7 +103,7 @@ class RankTracker:
 
     `has_new_hosts` is set when a worker has sent another host or placement than before,
     `has_new_drops` when a recorder has dropped more; the caller resets them after saving
-    `hosts()` and `placements()`, or `drops()`.
+    `hosts()` and `placements()`, or `drops()`. `cursors` are stored, too.
     """
 
     def __init__(
@@ -113,19 +114,13 @@ class RankTracker:
         placements: Mapping[tuple[int, int], Placement] | None = None,
     ) -> None:
         self._parallelism = parallelism
-        self._hosts = {
-            dp_rank * parallelism.pp_size + stage: host
-            for (dp_rank, stage), host in (hosts or {}).items()
-        }
-        self._placements = {
-            dp_rank * parallelism.pp_size + stage: placement
-            for (dp_rank, stage), placement in (placements or {}).items()
-        }
+        self._hosts = dict(hosts or {})
+        self._placements = dict(placements or {})
         self.has_new_hosts = False
         self.has_new_drops = False
         peers = max(MAX_PEER_RANKS, parallelism.tp_size * parallelism.dsp_size)
         self._most_ranks = peers * parallelism.num_workers
-        self._cursors: list[RankCursor] = []
+        self.cursors: list[RankCursor] = []
         self._at: dict[int, int] = {}  # where each rank's cursor is
         self._watermarks = np.empty(_FIRST_CAPACITY, dtype=np.int64)
         self._rank: dict[int, int] = {}  # the lowest one of each worker
@@ -133,14 +128,9 @@ class RankTracker:
             self._add_cursor(cursor)
 
     @property
-    def cursors(self) -> list[RankCursor]:
-        """All of them, for storing."""
-        return self._cursors
-
-    @property
     def num_lost(self) -> int:
         """Batches that were given up and have not turned up."""
-        return sum(cursor.num_lost for cursor in self._cursors)
+        return sum(cursor.num_lost for cursor in self.cursors)
 
     def worker(self, batch: OpBatch) -> int | None:
         """Number of the worker that sent the batch; None if the job has no such worker."""
@@ -152,13 +142,13 @@ class RankTracker:
     def add(self, batch: OpBatch, worker: int, digest: int) -> BatchVerdict:
         """Add a batch; returns whether it is new. Of a rank that has moved, it is a stranger's."""
         at = self._at.get(batch.rank)
-        if at is None and (batch.batch_seq > MAX_GAP or len(self._cursors) >= self._most_ranks):
+        if at is None and (batch.batch_seq > MAX_GAP or len(self.cursors) >= self._most_ranks):
             return "stranger"
-        if at is not None and self._cursors[at].worker != worker:
+        if at is not None and self.cursors[at].worker != worker:
             return "stranger"  # it claims another's place: that worker's record stays as it is
         if at is None:
             at = self._add_cursor(RankCursor(batch.rank, worker, is_alone=batch.is_alone))
-        cursor = self._cursors[at]
+        cursor = self.cursors[at]
         highest_step = NO_STEP
         if not batch.is_alone:
             self._note_worker(batch, worker, cursor)
@@ -166,47 +156,50 @@ class RankTracker:
         verdict = cursor.add(batch.batch_seq, highest_step, digest)
         self._watermarks[at] = _watermark(cursor)
         if verdict == "new" and batch.dropped is not None:
-            self._note_dropped(cursor, batch.dropped)
+            # Batches may arrive out of order, and the number never goes down.
+            dropped = max(batch.dropped, cursor.dropped or 0)
+            self.has_new_drops |= dropped != cursor.dropped
+            cursor.dropped = dropped
         return verdict
 
     def _note_worker(self, batch: OpBatch, worker: int, cursor: RankCursor) -> None:
-        """Where a worker is that records its operations."""
+        """Remember host and placement of a worker that records its operations."""
         if cursor.is_alone:  # it begins to record its operations, too
             cursor.is_alone = False
             self._rank[worker] = min(cursor.rank, self._rank.get(worker, cursor.rank))
-        if batch.host and self._hosts.get(worker) != batch.host:
-            self._hosts[worker] = batch.host
+        place = batch.dp_rank, batch.stage
+        if batch.host and self._hosts.get(place) != batch.host:
+            self._hosts[place] = batch.host
             self.has_new_hosts = True
-        if batch.placement and self._placements.get(worker) != batch.placement:
-            self._placements[worker] = batch.placement
+        if batch.placement and self._placements.get(place) != batch.placement:
+            self._placements[place] = batch.placement
             self.has_new_hosts = True
 
     def watermark(self) -> int:
         """The step up to which every worker has declared its steps."""
         if self.has_unseen_ranks:
             return NO_STEP
-        return int(self._watermarks[: len(self._cursors)].min())
+        return int(self._watermarks[: len(self.cursors)].min())
 
     def give_up_to(self, step: int) -> None:
         """Stop waiting for batches missing before a declaration of this step or a later one."""
-        for at, cursor in enumerate(self._cursors):
+        for at, cursor in enumerate(self.cursors):
             if cursor.ahead:
                 cursor.give_up_to(step)
                 self._watermarks[at] = _watermark(cursor)
 
     def give_up(self) -> None:
         """Stop waiting for missing batches: the run is over."""
-        for at, cursor in enumerate(self._cursors):
+        for at, cursor in enumerate(self.cursors):
             cursor.give_up()
             self._watermarks[at] = _watermark(cursor)
 
     def ranks(self, workers: Iterable[int]) -> tuple[int, ...]:
         """Global ranks of these workers, ascending; for an unseen worker an unused rank."""
-        asked = list(workers)
-        known = self._rank
-        if any(worker not in known for worker in asked):
+        wanted, known = list(workers), self._rank
+        if not known.keys() >= set(wanted):
             known = known | self._unseen_ranks()
-        return tuple(sorted(known[worker] for worker in asked))
+        return tuple(sorted(known[worker] for worker in wanted))
 
     @property
     def has_unseen_ranks(self) -> bool:
@@ -222,13 +215,13 @@ class RankTracker:
 
         Such ranks were assumed for an unseen worker until it sent its own.
         """
-        asked = set(ranks)
-        if not asked:  # as nearly always, and a job may have very many
+        wanted = set(ranks)
+        if not wanted:  # as nearly always, and a job may have very many
             return {}
-        known = {rank: self._cursors[at].worker for rank, at in self._at.items()}
-        if not asked <= known.keys():
+        known = {rank: self.cursors[at].worker for rank, at in self._at.items()}
+        if not wanted <= known.keys():
             known |= {rank: worker for worker, rank in self._unseen_ranks().items()}
-        return {rank: known[rank] for rank in sorted(asked) if rank in known}
+        return {rank: known[rank] for rank in sorted(wanted) if rank in known}
 
     def workers_by_rank(self, ranks: Iterable[int]) -> dict[int, tuple[int, int]]:
         """(dp_rank, stage) by rank, as `workers` has them."""
@@ -237,28 +230,20 @@ class RankTracker:
 
     def hosts(self) -> dict[tuple[int, int], str]:
         """Host by (dp_rank, stage), as far as known."""
-        pp_size = self._parallelism.pp_size
-        return {divmod(worker, pp_size): host for worker, host in self._hosts.items()}
+        return dict(self._hosts)
 
     def placements(self) -> dict[tuple[int, int], Placement]:
         """Rack and switch by (dp_rank, stage), as far as known."""
-        pp_size = self._parallelism.pp_size
-        return {divmod(worker, pp_size): each for worker, each in self._placements.items()}
+        return dict(self._placements)
 
     def drops(self) -> list[tuple[int, int, int, int]]:
         """Rank, dp rank, stage and number of operations dropped, by recorder."""
         pp_size = self._parallelism.pp_size
         return [
             (cursor.rank, *divmod(cursor.worker, pp_size), cursor.dropped)
-            for cursor in sorted(self._cursors, key=lambda each: each.rank)
+            for cursor in sorted(self.cursors, key=attrgetter("rank"))
             if cursor.dropped is not None
         ]
-
-    def _note_dropped(self, cursor: RankCursor, dropped: int) -> None:
-        # Never goes down: batches may arrive out of order.
-        if cursor.dropped is None or dropped > cursor.dropped:
-            cursor.dropped = dropped
-            self.has_new_drops = True
 
     def _unseen_ranks(self) -> dict[int, int]:
         """Rank of each unseen worker: its usual one, or the next unused one.
@@ -272,24 +257,24 @@ class RankTracker:
             sizes.usual_rank(*divmod(worker, sizes.pp_size)) for worker in range(sizes.num_workers)
         ]
         unseen = [worker for worker in range(sizes.num_workers) if worker not in self._rank]
-        theirs = {worker: usual[worker] for worker in unseen if usual[worker] not in self._at}
-        others = [worker for worker in unseen if worker not in theirs]
-        taken = {*self._at, *theirs.values()}
+        ranks = {worker: usual[worker] for worker in unseen if usual[worker] not in self._at}
+        others = [worker for worker in unseen if worker not in ranks]
+        taken = {*self._at, *ranks.values()}
         # Peers of a worker may have taken so many of the usual ones that only higher ones are left.
         free = (
             rank
             for rank in chain(sorted(usual), count(max(*usual, *taken) + 1))
             if rank not in taken
         )
-        return theirs | dict(zip(others, free, strict=False))
+        return ranks | dict(zip(others, free, strict=False))
 
     def _add_cursor(self, cursor: RankCursor) -> int:
-        at = len(self._cursors)
+        at = len(self.cursors)
         if at == self._watermarks.size:
             self._watermarks = np.resize(self._watermarks, 2 * at)
         self._at[cursor.rank] = at
         self._watermarks[at] = _watermark(cursor)
-        self._cursors.append(cursor)
+        self.cursors.append(cursor)
         if not cursor.is_alone:
             self._rank[cursor.worker] = min(cursor.rank, self._rank.get(cursor.worker, cursor.rank))
         return at

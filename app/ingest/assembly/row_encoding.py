@@ -1,4 +1,4 @@
-"""Rows of times, compressed together: a few bytes a row, most of them what nobody can predict.
+"""Rows of times, compressed together: a few bytes a row, most of them unpredictable noise.
 
 Rows come in segments: those of one worker in one step, say. Segments of equal shape (the same
 operations in the same order) share a template of places, which is stored once. The start of each
@@ -173,36 +173,36 @@ class _ResidueWriter:
 
     def write(self, classes: Ints, residues: Ints) -> None:
         """Add residues [places, segments], or [rows], whose first axis has these classes."""
-        for each in np.unique(classes).tolist():
-            self._parts[each].append(residues[classes == each].ravel())
+        for number in np.unique(classes).tolist():
+            self._parts[number].append(residues[classes == number].ravel())
 
     def packed(self) -> list[PackedInts]:
-        """Each class: the number of residues, and these."""
+        """By class: the number of residues, and these."""
         joined = [np.concatenate([np.empty(0, np.int64), *parts]) for parts in self._parts]
-        return [[each.size, *pack_residues(each)] for each in joined]
+        return [[residues.size, *pack_residues(residues)] for residues in joined]
 
 
 class _ResidueReader:
     """The same, read in the same order."""
 
     def __init__(self, packed: Sequence[PackedInts], num_rows: int) -> None:
-        sizes = [each[0] for each in packed]
+        sizes = [size for size, *_ in packed]
         if len(sizes) != _NUM_CLASSES or min(sizes) < 0 or sum(sizes) > 2 * num_rows:
             raise DamagedRows("stored residues are more than twice the rows")
-        self._left = [unpack_ints(each[1:], each[0]) for each in packed]
+        self._left = [unpack_ints(residues, size) for size, *residues in packed]
 
     def read(self, classes: Ints, num_segments: int | None = None) -> Ints:
         """Residues [places, segments], or [rows], whose first axis has these classes."""
         shape = (classes.size,) if num_segments is None else (classes.size, num_segments)
-        found = np.empty(shape, np.int64)
-        for each in np.unique(classes).tolist():
-            chosen = classes == each
+        residues = np.empty(shape, np.int64)
+        for number in np.unique(classes).tolist():
+            chosen = classes == number
             size = int(chosen.sum()) * (num_segments or 1)
-            if self._left[each].size < size:
+            if self._left[number].size < size:
                 raise DamagedRows("stored residues are fewer than the rows")
-            found[chosen] = self._left[each][:size].reshape(-1, *shape[1:])
-            self._left[each] = self._left[each][size:]
-        return found
+            residues[chosen] = self._left[number][:size].reshape(-1, *shape[1:])
+            self._left[number] = self._left[number][size:]
+        return residues
 
 
 class _Coding(NamedTuple):
@@ -233,7 +233,10 @@ def encode_rows(rows: TimedRows, times: Times | None = None) -> list[RowsPart]:
     `times` makes the starts and ends that are encoded of those of some rows.
     """
     bounds = _segment_bounds(list(rows.keys.values()), rows.num_rows)
-    return [_encode_part(rows, bounds[part], times) for part in _parts(bounds)]
+    return [
+        _encode_part(rows, bounds[first : end + 1], times)
+        for first, end in whole_segments(bounds, MAX_PART_ROWS)
+    ]
 
 
 def decode_rows(parts: Sequence[RowsPart], keys: Dtypes, shape: Dtypes, num_rows: int) -> TimedRows:
@@ -249,10 +252,10 @@ def decode_rows(parts: Sequence[RowsPart], keys: Dtypes, shape: Dtypes, num_rows
     if left:
         raise DamagedRows(f"{left} of {num_rows} stored rows are not there")
     return TimedRows(
-        {name: _joined([each.keys[name] for each in decoded], keys[name]) for name in keys},
-        {name: _joined([each.shape[name] for each in decoded], shape[name]) for name in shape},
-        _joined([each.start for each in decoded], np.int64),
-        _joined([each.end for each in decoded], np.int64),
+        {name: _joined([rows.keys[name] for rows in decoded], keys[name]) for name in keys},
+        {name: _joined([rows.shape[name] for rows in decoded], shape[name]) for name in shape},
+        _joined([rows.start for rows in decoded], np.int64),
+        _joined([rows.end for rows in decoded], np.int64),
     )
 
 
@@ -281,29 +284,30 @@ def _segment_bounds(keys: Sequence[Ints], num_rows: int) -> Ints:
     return np.flatnonzero(is_bound)
 
 
-def _parts(bounds: Ints) -> Iterator[slice]:
-    """The bounds of each part, those on both sides included."""
+def whole_segments(bounds: Ints, max_rows: int) -> Iterator[tuple[int, int]]:
+    """First segment and end of parts of at most so many rows, but for a longer segment.
+
+    `bounds` are the first row of each segment, then the number of rows.
+    """
     first, last = 0, bounds.size - 1
     while first < last:
-        end = int(np.searchsorted(bounds, bounds[first] + MAX_PART_ROWS, side="right")) - 1
+        end = int(np.searchsorted(bounds, bounds[first] + max_rows, side="right")) - 1
         end = max(end, first + 1)
-        yield slice(first, end + 1)
+        yield first, end
         first = end
 
 
 def _encode_part(rows: TimedRows, bounds: Ints, times: Times | None) -> RowsPart:
-    whole = slice(int(bounds[0]), int(bounds[-1]))
-    shape = {name: values[whole] for name, values in rows.shape.items()}
-    start, end = rows.start[whole], rows.end[whole]
+    part = slice(int(bounds[0]), int(bounds[-1]))
+    shape = {name: values[part] for name, values in rows.shape.items()}
+    start, end = rows.start[part], rows.end[part]
     if times is not None:
         start, end = times(start, end)
     sizes = np.diff(bounds)
     template_of, examples = _templates(shape, bounds[:-1] - bounds[0], sizes)
     layout = _Layout.of(sizes, template_of)
-    example_rows = np.concatenate(
-        [np.arange(first, first + size) for first, size in
-         zip(layout.firsts[examples].tolist(), layout.lengths.tolist(), strict=True)]
-    )  # fmt: skip
+    within, _, first_rows = layout.expanded(examples)
+    example_rows = first_rows + within
     shape = {name: values[example_rows].astype(np.int64) for name, values in shape.items()}
     predictors, residues = _Predictors.empty(layout.num_places), _ResidueWriter()
     coding = _Coding(layout, predictors, start, end)

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from app.engine.kernels import all_of
 from app.engine.step_rows import canonical_order
 from app.ingest.assembly.op_table import OpTable, seconds_in_step
+from app.ingest.assembly.row_encoding import whole_segments
 from app.trace.runs import (
     SHAPE_COLUMNS,
     OpShape,
@@ -25,6 +26,9 @@ from app.trace.runs import (
 from app.trace.window import OPTIONAL, S_PER_NS, TABLE_DTYPES, Ints, OpColumns, Trace
 
 _TIE_COLUMNS = (*OPTIONAL, "mb_id", "mc", "duration_ns", "start_ns")  # the last one decides first
+
+
+HELD = ("start_ns", "duration_ns", *OPTIONAL)  # columns that repeat from no worker to another
 
 
 class RunTable(OpTable):
@@ -43,7 +47,7 @@ class RunTable(OpTable):
     mb_id = expanded_column("mb_id")
 
     def __init__(self, runs: WorkerRuns, held: Mapping[str, Ints | None]) -> None:
-        """`held` are the columns that are not expanded; optional ones may be left out."""
+        """`held` are the `HELD` columns; optional ones may be left out."""
         for name, value in {"runs": runs, **dict.fromkeys(OPTIONAL), **held}.items():
             object.__setattr__(self, name, value)
 
@@ -54,8 +58,8 @@ class RunTable(OpTable):
 
     @property
     def held(self) -> dict[str, Ints | None]:
-        """The columns that are not expanded."""
-        return {name: getattr(self, name) for name in ("start_ns", "duration_ns", *OPTIONAL)}
+        """The `HELD` columns."""
+        return {name: getattr(self, name) for name in HELD}
 
     def select(self, rows: NDArray[Any] | slice) -> OpTable:  # type: ignore[override]
         """The chosen rows, as columns."""
@@ -76,13 +80,8 @@ class RunTable(OpTable):
 
     def pieces(self, max_rows: int) -> Iterator[OpTable]:
         """All rows, in tables of whole runs and at most so many rows, but for a longer run."""
-        bounds = self.runs.first_row
-        first = 0
-        while first < self.runs.num_runs:
-            end = int(np.searchsorted(bounds, bounds[first] + max_rows, side="right")) - 1
-            end = max(end, first + 1)
+        for first, end in whole_segments(self.runs.first_row, max_rows):
             yield self._of_runs(first, end)
-            first = end
 
     def _of_runs(self, first: int, end: int) -> "RunTable":
         rows = slice(int(self.runs.first_row[first]), int(self.runs.first_row[end]))
@@ -91,8 +90,8 @@ class RunTable(OpTable):
 
     def trace(self, steps: Sequence[int]) -> Trace:
         """The operations of these steps (a window's complete ones), as the engine wants them."""
-        wanted = np.isin(self.runs.step, np.array(steps, dtype=np.int64))
-        if not wanted.all():
+        is_wanted = np.isin(self.runs.step, np.array(steps, dtype=np.int64))
+        if not is_wanted.all():
             runs = [self.of_step(step) for step in sorted(steps)]
             return concatenate_tables(runs).trace(steps)
         firsts = self.runs.first_row[:-1][np.diff(self.runs.step, prepend=-1) != 0]
@@ -112,14 +111,12 @@ class RunTable(OpTable):
 
 
 class BatchSlice(NamedTuple):
-    """What one batch holds of one step, in canonical order; `optional` has the columns sent."""
+    """The operations of one step in one batch, in canonical order, with their `HELD` columns."""
 
     worker: int  # dp_rank * pp_size + stage
     rank: int
     shape: OpShape
-    start_ns: Ints
-    duration_ns: Ints
-    optional: dict[str, Ints]
+    held: dict[str, Ints]
 
     @property
     def num_ops(self) -> int:
@@ -149,9 +146,7 @@ class KnownShapes:
         order = canonical_order(np.array(bounds), shapes[0], shapes[1])
         shapes = shapes.take(order, axis=1)
         times = {
-            name: values.take(order)
-            for name in ("start_ns", "duration_ns", *OPTIONAL)
-            if (values := getattr(ops, name)) is not None
+            name: values.take(order) for name in HELD if (values := getattr(ops, name)) is not None
         }
         steps = ops.step[bounds[:-1]].tolist()
         return {
@@ -170,16 +165,14 @@ class KnownShapes:
         """Operations of one step, in order but for those of the same type and number."""
         shape = self._shape(columns)
         if shape.has_twins:  # no order of equal ones may depend on luck
-            named = {**{name: getattr(shape, name) for name in SHAPE_COLUMNS}, **times}
-            others = [named[name] for name in _TIE_COLUMNS if name in named]
-            order = np.lexsort((*others, shape.seq_id, shape.optype))
+            by_name = {**{name: getattr(shape, name) for name in SHAPE_COLUMNS}, **times}
+            tie_columns = [by_name[name] for name in _TIE_COLUMNS if name in by_name]
+            order = np.lexsort((*tie_columns, shape.seq_id, shape.optype))
             times = {name: values[order] for name, values in times.items()}
             shape = self._shape(columns[:, order])
         # Copies, as a view would hold the whole batch until its last step is settled.
         held = {name: values.copy() for name, values in times.items()}
-        return BatchSlice(
-            worker, rank, shape, held.pop("start_ns"), held.pop("duration_ns"), optional=held
-        )
+        return BatchSlice(worker, rank, shape, held)
 
     def _shape(self, columns: NDArray[np.int32]) -> OpShape:
         """The shape with these `SHAPE_COLUMNS` [4, ops]."""
@@ -201,25 +194,14 @@ class KnownShapes:
         return shape
 
     def merged(self, parts: Sequence[BatchSlice]) -> BatchSlice:
-        """What several batches hold of one worker's step."""
+        """One slice out of those of several batches, all of one worker's step."""
         columns = {
             name: np.concatenate([getattr(part.shape, name) for part in parts])
             for name in SHAPE_COLUMNS
         }
         sizes = [part.num_ops for part in parts]
-        optional = {
-            name: values
-            for name in OPTIONAL
-            if (values := joined_column(name, [part.optional.get(name) for part in parts], sizes))
-            is not None
-        }
-        ops = OpColumns(
-            step=np.zeros(sum(sizes), np.int64),
-            start_ns=np.concatenate([part.start_ns for part in parts]),
-            duration_ns=np.concatenate([part.duration_ns for part in parts]),
-            **columns,
-            **optional,
-        )
+        held = {name: values for name, values in _joined_held(parts).items() if values is not None}
+        ops = OpColumns(step=np.zeros(sum(sizes), np.int64), **columns, **held)
         [merged] = self.slices_of(parts[0].worker, parts[0].rank, ops).values()
         return merged
 
@@ -231,7 +213,7 @@ def concatenate_tables(tables: Sequence[OpTable]) -> OpTable:
     sizes = [table.num_ops for table in tables]
     with_runs = [table for table in tables if isinstance(table, RunTable)]
     is_of_runs = len(with_runs) == len(tables) > 0
-    names = ("start_ns", "duration_ns", *OPTIONAL) if is_of_runs else tuple(TABLE_DTYPES)
+    names = HELD if is_of_runs else tuple(TABLE_DTYPES)
     joined = all_of(sum(sizes), [partial(_joined_tables, name, tables, sizes) for name in names])
     named = zip(names, joined, strict=True)
     arrays = {name: values for name, values in named if values is not None}
@@ -247,36 +229,26 @@ def table_of_slices(
     by_worker: dict[int, list[BatchSlice]] = {}
     for part in parts:
         by_worker.setdefault(part.worker, []).append(part)
-    whole = [
+    merged = [
         of_worker[0] if len(of_worker) == 1 else known.merged(of_worker)
         for _, of_worker in sorted(by_worker.items())
     ]
-    worker = np.array([part.worker for part in whole], np.int64)
+    worker = np.array([part.worker for part in merged], np.int64)
     dp_rank, stage = np.divmod(worker, pp_size)
-    rank = np.array([part.rank for part in whole], np.int32)
     places: dict[str, NDArray[Any]] = {
         "step": np.full(worker.size, step, np.int64),
-        "rank": rank,
+        "rank": np.array([part.rank for part in merged], np.int32),
         "dp_rank": dp_rank,
         "stage": stage,
     }
-    sizes = [part.num_ops for part in whole]
-    sent = set[str]().union(*(part.optional for part in whole))
-    optional = {
-        name: joined_column(name, [part.optional.get(name) for part in whole], sizes)
-        for name in OPTIONAL
-        if name in sent
+    return RunTable(WorkerRuns.of(places, [part.shape for part in merged]), _joined_held(merged))
+
+
+def _joined_held(parts: Sequence[BatchSlice]) -> dict[str, NDArray[Any] | None]:
+    sizes = [part.num_ops for part in parts]
+    return {
+        name: joined_column(name, [part.held.get(name) for part in parts], sizes) for name in HELD
     }
-    return RunTable(
-        WorkerRuns.of(places, [part.shape for part in whole]),
-        {
-            "start_ns": joined_column("start_ns", [part.start_ns for part in whole], sizes),
-            "duration_ns": joined_column(
-                "duration_ns", [part.duration_ns for part in whole], sizes
-            ),
-            **optional,
-        },
-    )
 
 
 def _joined_tables(
@@ -290,15 +262,15 @@ def joined_column(
 ) -> NDArray[Any] | None:
     """One column of all parts, -1 where a part lacks it; None if all do."""
     dtype = np.dtype(TABLE_DTYPES[name])
-    if name in OPTIONAL and all(each is None for each in arrays):
+    if name in OPTIONAL and all(values is None for values in arrays):
         return None
-    there = [
-        np.full(size, -1, dtype) if each is None else each
-        for each, size in zip(arrays, sizes, strict=True)
+    columns = [
+        np.full(size, -1, dtype) if values is None else values
+        for values, size in zip(arrays, sizes, strict=True)
     ]
-    if not there:
+    if not columns:
         return np.empty(0, dtype)
-    joined: NDArray[Any] = np.concatenate(there, dtype=dtype, casting="same_kind")
+    joined: NDArray[Any] = np.concatenate(columns, dtype=dtype, casting="same_kind")
     return joined
 
 

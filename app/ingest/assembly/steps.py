@@ -26,7 +26,7 @@ class RankReport:
 
 
 class StepReport(NamedTuple):
-    """What one batch says of one step."""
+    """The part of one batch that is about one step."""
 
     worker: int
     rank: int
@@ -57,40 +57,40 @@ class OpenStep:
         cls, table: OpTable, step: int, declared: Mapping[int, tuple[int, int]], pp_size: int
     ) -> "OpenStep":
         """The step as saved before a crash: its operations, and the result of `declared()`."""
-        again = cls(step, 0.0)
+        open_step = cls(step, 0.0)
         ends = [*np.flatnonzero(np.diff(table.rank)) + 1, table.num_ops] if table.num_ops else []
         first = 0
         for end in map(int, ends):
             part = table.select(slice(first, end))
             worker = int(part.dp_rank[0]) * pp_size + int(part.stage[0])
-            slices = again._shapes.slices_of(worker, int(part.rank[0]), part.recorded())
-            again.add(slices[step])
+            slices = open_step._shapes.slices_of(worker, int(part.rank[0]), part.recorded())
+            open_step.add(slices[step])
             first = end
         for rank, (worker, num_ops) in declared.items():
-            again.declare(worker, rank, num_ops)
-        return again
+            open_step.declare(worker, rank, num_ops)
+        return open_step
 
     def add(self, part: BatchSlice) -> None:
         """Add the operations of one batch."""
-        sender = self._sender(part.worker, part.rank)
+        sender = self._senders.setdefault(part.rank, RankReport(part.worker))
         sender.parts.append(part)
         sender.num_arrived += part.num_ops
         self.num_ops += part.num_ops
 
     def declare(self, worker: int, rank: int, num_ops: int) -> None:
         """The rank has finished the step with so many operations."""
-        sender = self._sender(worker, rank)
-        # A rank declares a step once; of two numbers the larger, whatever the order of arrival.
+        sender = self._senders.setdefault(rank, RankReport(worker))
+        # A rank declares a step once; the larger of two numbers counts in any order of arrival.
         sender.num_declared = max(num_ops, sender.num_declared or 0)
 
-    def add_report(self, said: StepReport) -> None:
+    def add_report(self, report: StepReport) -> None:
         """Add the data of one batch for the step."""
-        if said.kind is not None:
-            self.kinds.add(said.kind)
-        if said.part is not None:
-            self.add(said.part)
-        if said.num_declared is not None:
-            self.declare(said.worker, said.rank, said.num_declared)
+        if report.kind is not None:
+            self.kinds.add(report.kind)
+        if report.part is not None:
+            self.add(report.part)
+        if report.num_declared is not None:
+            self.declare(report.worker, report.rank, report.num_declared)
 
     def has_declared(self, rank: int) -> bool:
         """Whether the rank has declared the step finished."""
@@ -119,12 +119,6 @@ class OpenStep:
         parts = [part for sender in senders.values() for part in sender.parts]
         return table_of_slices(self.step, parts, pp_size, self._shapes)
 
-    def _sender(self, worker: int, rank: int) -> RankReport:
-        sender = self._senders.get(rank)
-        if sender is None:
-            sender = self._senders[rank] = RankReport(worker)
-        return sender
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SettledStep:
@@ -147,11 +141,9 @@ class SettledStep:
 
 def ranks_with_duplicates(table: RunTable) -> list[int]:
     """Ranks with two operations of the same type and number."""
-    has_twins = np.array([each.has_twins for each in table.runs.shapes], np.bool_)
-    if not has_twins.any():
-        return []
-    found: list[int] = np.unique(table.runs.rank[has_twins[table.runs.shape_at]]).tolist()
-    return found
+    has_twins = np.array([shape.has_twins for shape in table.runs.shapes], np.bool_)
+    ranks: list[int] = np.unique(table.runs.rank[has_twins[table.runs.shape_at]]).tolist()
+    return ranks
 
 
 def longest_span_s(table: OpTable) -> float:
@@ -193,14 +185,14 @@ class OpenSteps:
         """The step of this number, if any of its data has arrived."""
         return self._steps.get(number)
 
-    def put(self, number: int, now_s: float, said: StepReport) -> None:
+    def put(self, number: int, now_s: float, report: StepReport) -> None:
         """Add the data of one batch for a step."""
         step = self._steps.get(number)
         if step is None:
             step = self._steps[number] = OpenStep(number, now_s, self._shapes)
             heappush(self._heap, number)
-        step.add_report(said)
-        self._num_ops += said.part.num_ops if said.part else 0
+        step.add_report(report)
+        self._num_ops += report.part.num_ops if report.part else 0
 
     def remove_through(self, number: int) -> None:
         """Remove this step and all lower ones."""
@@ -224,7 +216,7 @@ def settle_step(step: OpenStep, job: Job, tracker: RankTracker, when: str) -> Se
     table = step.table({} if kind else senders, job.parallelism.pp_size)
     absent = tracker.ranks(_absent(senders, job.parallelism.num_workers))
     mismatched = tracker.ranks(_mismatched(senders))
-    reasons = [LEFT_OUT_REASONS[each] for each in sorted(step.kinds)]
+    reasons = [LEFT_OUT_REASONS[kind] for kind in sorted(step.kinds)]
     if absent:
         reasons.append(f"{_named_ranks(absent)} did not report the step {when}")
     if mismatched:
@@ -242,15 +234,20 @@ def settle_step(step: OpenStep, job: Job, tracker: RankTracker, when: str) -> Se
 
 def restore_settled_step(step: OpenStep, job: Job, skipped: SkippedStep | None) -> SettledStep:
     """A settled step as saved before a crash."""
-    is_left_out = skipped is not None and skipped.kind is not None
-    table = step.table({} if is_left_out else step.reports_by_worker(), job.parallelism.pp_size)
-    is_open = skipped is not None and not is_left_out
+    senders = {} if is_left_out(skipped) else step.reports_by_worker()
+    table = step.table(senders, job.parallelism.pp_size)
+    is_open = skipped is not None and not is_left_out(skipped)
     return SettledStep(step.step, table, skipped, step if is_open else None)
+
+
+def is_left_out(skipped: SkippedStep | None) -> bool:
+    """Whether a step was skipped because it is no training step; nothing of it is missing."""
+    return skipped is not None and skipped.kind is not None
 
 
 def _absent(senders: Mapping[int, RankReport], num_workers: int) -> list[int]:
     """Workers that have not declared the step, ascending."""
-    declared = {worker for worker, each in senders.items() if each.num_declared is not None}
+    declared = {worker for worker, sent in senders.items() if sent.num_declared is not None}
     if len(declared) == num_workers:
         return []
     return [worker for worker in range(num_workers) if worker not in declared]
@@ -260,8 +257,8 @@ def _mismatched(senders: Mapping[int, RankReport]) -> list[int]:
     """Workers of which more or fewer operations came than they declared, ascending."""
     return sorted(
         worker
-        for worker, each in senders.items()
-        if each.num_declared is not None and each.num_arrived != each.num_declared
+        for worker, sent in senders.items()
+        if sent.num_declared is not None and sent.num_arrived != sent.num_declared
     )
 
 

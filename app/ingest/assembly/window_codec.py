@@ -1,13 +1,13 @@
 """A closed window's operations and collectives as stored bytes, and back.
 
 Starts and ends are rounded to a microsecond, which keeps their order; a window's results come from
-the times as they were recorded. Of a window that late operations may still change, what the
-rounding took away is kept beside it, so that these results do, too. Nothing more is held than bytes
-claim and `MAX_STORED_ROWS` allows: a backup may be anybody's.
+the times as they were recorded. The remainders of a window that late operations may still change
+are stored beside it, so that its revised results come from exact times, too. Decoding holds no more
+than the bytes claim and `MAX_STORED_ROWS` allows, since a backup may come from an attacker.
 """
 
 import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
@@ -63,7 +63,7 @@ class StoredWindow(NamedTuple):
 
 
 class PackedWindow(NamedTuple):
-    """The same as bytes: rounded, and what that took away, None where nobody needs it."""
+    """A `StoredWindow` as bytes: times rounded, and their remainders if late data may revise it."""
 
     rounded: bytes
     remainders: bytes | None = None
@@ -113,15 +113,15 @@ def pack_window(table: OpTable, groups: GroupTable | None = None) -> bytes:
 
 
 def pack_remainders(table: OpTable, groups: GroupTable | None = None) -> bytes:
-    """What `pack_window` takes away from the times."""
+    """The remainders of the times that `pack_window` rounds."""
     timed: list[OpTable | GroupTable] = [table]
     if groups is not None and groups.num_rows:
         timed.append(groups)
-    return _sealed(_REMAINDERS, [_remainders(each) for each in timed])
+    return _sealed(_REMAINDERS, [_remainders(rows) for rows in timed])
 
 
 def unpack_window(rounded: bytes, remainders: bytes | None = None) -> StoredWindow:
-    """What `pack_window` was given; to the nanosecond with what `pack_remainders` made of it.
+    """The operations and collectives that were packed; to the nanosecond with `remainders`.
 
     Raises:
         DamagedRows: the bytes are not ours.
@@ -155,11 +155,11 @@ def _opened(magic: bytes, blob: bytes, kind: type[StoredT]) -> StoredT:
 
 
 def _unit_ns(start_ns: Ints, duration_ns: Ints) -> int:
-    """What times are rounded to; those that no clock shows keep their nanoseconds."""
+    """Unit to which times are rounded: 1 ns where they are too large for a clock's."""
     if not start_ns.size:
         return UNIT_NS
     extremes = (start_ns.min(), start_ns.max(), duration_ns.min(), duration_ns.max())
-    return 1 if max(abs(int(each)) for each in extremes) > _LAST_ROUNDED_NS else UNIT_NS
+    return 1 if max(abs(int(time_ns)) for time_ns in extremes) > _LAST_ROUNDED_NS else UNIT_NS
 
 
 def _rounded(unit: int, start_ns: Ints, duration_ns: Ints) -> tuple[Ints, Ints]:
@@ -176,7 +176,7 @@ def _exact(unit: int, start: Ints, end: Ints) -> tuple[Ints, Ints]:
 
 
 def _remainders(table: OpTable | GroupTable) -> list[tuple[PackedInts, PackedInts]]:
-    """What rounding takes from starts and durations, for some rows at a time."""
+    """The remainders of starts and durations after rounding, for some rows at a time."""
     unit = _unit_ns(table.start_ns, table.duration_ns)
     pieces = []
     for at in range(0, table.start_ns.size, PIECE_ROWS):
@@ -254,24 +254,19 @@ def _stored_groups(table: GroupTable) -> _StoredGroups:
     hosts = sorted({place.host for place in table.places.values() if place.host is not None})
     host_at = {host: at for at, host in enumerate(hosts)}
     places = [table.places[rank] for rank in sorted(table.places)]
-    of_places = {
-        "rank": [place.rank for place in places],
-        "dp_rank": [_or_none(place.dp_rank) for place in places],
-        "stage": [_or_none(place.stage) for place in places],
-        "local_rank": [_or_none(place.local_rank) for place in places],
-        "host": [-1 if place.host is None else host_at[place.host] for place in places],
-    }
+    of_places = {name: [getattr(place, name) for place in places] for name in _PLACE_COLUMNS}
+    of_places["host"] = [host_at.get(host) for host in of_places["host"]]
     # What a rank did in a step stands together, and is the same in every step.
     order = np.lexsort((table.rank, table.step))
-    named = {name: values[order] for name, values in table.columns().items()}
-    unknown = np.flatnonzero(named["start_ns"] == -1)
-    named["start_ns"][unknown] = 0
-    unit = _unit_ns(named["start_ns"], named["duration_ns"])
+    columns = {name: values[order] for name, values in table.columns().items()}
+    unknown = np.flatnonzero(columns["start_ns"] == -1)
+    columns["start_ns"][unknown] = 0
+    unit = _unit_ns(columns["start_ns"], columns["duration_ns"])
     return _StoredGroups(
         unit_ns=unit,
         rows=table.num_rows,
-        parts=_stored_parts(unit, [named], _GROUP_KEYS, _GROUP_SHAPE),
-        num_bytes=pack_pieces(named["num_bytes"]),
+        parts=_stored_parts(unit, [columns], _GROUP_KEYS, _GROUP_SHAPE),
+        num_bytes=pack_pieces(columns["num_bytes"]),
         unknown=[unknown.size, *pack_ints(unknown)],
         groups=[
             _StoredGroup(group.name, group.axis, *members_of(group.ranks)) for group in table.groups
@@ -279,7 +274,7 @@ def _stored_groups(table: GroupTable) -> _StoredGroups:
         kinds=list(table.kinds),
         hosts=hosts,
         num_places=len(places),
-        places={name: pack_ints(np.array(values, np.int64)) for name, values in of_places.items()},
+        places={name: pack_ints(_known_or_minus_1(of_places[name])) for name in _PLACE_COLUMNS},
     )
 
 
@@ -305,8 +300,8 @@ def _group_table(stored: _StoredGroups) -> GroupTable:
     )
 
 
-def _or_none(number: int | None) -> int:
-    return -1 if number is None else number
+def _known_or_minus_1(numbers: Sequence[int | None]) -> Ints:
+    return np.array([-1 if number is None else number for number in numbers], np.int64)
 
 
 def _group(stored: _StoredGroup) -> RankGroup:
@@ -316,13 +311,9 @@ def _group(stored: _StoredGroup) -> RankGroup:
 
 
 def _places(columns: list[list[int]], hosts: list[str]) -> dict[int, RankPlace]:
-    return {
-        rank: RankPlace(
-            rank,
-            None if dp_rank < 0 else dp_rank,
-            None if stage < 0 else stage,
-            None if host < 0 else hosts[host],
-            None if local_rank < 0 else local_rank,
-        )
-        for rank, dp_rank, stage, local_rank, host in zip(*columns, strict=True)
-    }
+    places = {}
+    for rank, *numbers in zip(*columns, strict=True):
+        dp_rank, stage, local_rank, host_at = (n if n >= 0 else None for n in numbers)
+        host = None if host_at is None else hosts[host_at]
+        places[rank] = RankPlace(rank, dp_rank, stage, host, local_rank)
+    return places

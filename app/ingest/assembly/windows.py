@@ -5,9 +5,9 @@ Late collectives inside groups are taken into the newest windows, too.
 
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from threading import BoundedSemaphore
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import msgspec
 
@@ -21,7 +21,7 @@ from app.ingest.assembly.op_table import (
 )
 from app.ingest.assembly.rank_tracker import RankTracker
 from app.ingest.assembly.run_table import concatenate_tables
-from app.ingest.assembly.steps import OpenStep, SettledStep, StepReport, settle_step
+from app.ingest.assembly.steps import OpenStep, SettledStep, StepReport, is_left_out, settle_step
 from app.ingest.assembly.window_codec import (
     PackedWindow,
     pack_remainders,
@@ -79,22 +79,18 @@ class OpenWindow:
 
     def replace(self, step: SettledStep) -> None:
         """Replace the step of the same number."""
-        at = next(at for at, each in enumerate(self.settled) if each.step == step.step)
-        self.settled[at] = step
+        self.settled = [step if known.step == step.step else known for known in self.settled]
         self._table, self.has_news = None, True
 
     def skipped(self, number: int) -> SettledStep | None:
         """The step of this number, if it is in the window and was skipped."""
-        for each in self.settled:
-            if each.step == number:
-                return each if each.skipped else None
-        return None
+        return next((step for step in self.settled if step.step == number and step.skipped), None)
 
     @property
     def state(self) -> WindowState:
         """State by the steps so far."""
         num_lacking = sum(_is_incomplete(step) for step in self.settled)
-        num_left_out = sum(_is_no_training_step(step) for step in self.settled)
+        num_left_out = sum(is_left_out(step.skipped) for step in self.settled)
         num_complete = len(self.settled) - num_lacking - num_left_out
         is_over = num_left_out >= MAX_LEFT_OUT
         if num_complete >= self._window_steps or (num_complete and (is_over or self._is_large())):
@@ -105,8 +101,8 @@ class OpenWindow:
     def ended_state(self) -> WindowState:
         """State if no further step follows."""
         is_lacking = any(map(_is_incomplete, self.settled))
-        is_without = all(map(_is_no_training_step, self.settled))
-        return "incomplete" if is_lacking or is_without else "complete"
+        has_no_training = all(is_left_out(step.skipped) for step in self.settled)
+        return "incomplete" if is_lacking or has_no_training else "complete"
 
     @property
     def table(self) -> OpTable:
@@ -123,8 +119,8 @@ class OpenWindow:
 
     @property
     def steps_with_groups(self) -> list[int]:
-        """Steps whose collectives inside groups are kept."""
-        return [step.step for step in self.settled if keeps_groups(step.skipped)]
+        """Steps whose collectives inside groups are kept: not those of evaluations."""
+        return [step.step for step in self.settled if not is_left_out(step.skipped)]
 
     def revised(
         self, state: WindowState, tracker: RankTracker, groups: GroupTable | None = None
@@ -135,7 +131,7 @@ class OpenWindow:
         self.has_news = False
         skipped = tuple(step.skipped for step in self.settled if step.skipped)
         origin_ns = self.table.origins_ns(steps)
-        lacking = tuple(each for each in skipped if each.kind is None and each.missing)
+        lacking = tuple(step for step in skipped if step.kind is None and step.missing)
         return Window(
             job=self._job,
             epoch=self._epoch,
@@ -184,41 +180,31 @@ def partial_steps(
     complete: Sequence[int],
     lacking: tuple[SkippedStep, ...],
 ) -> PartialSteps:
-    """What was recorded of the steps that lack operations, ascending."""
-    numbers = [each.step for each in lacking]
+    """The recorded part of the steps that lack operations, ascending."""
+    numbers = [step.step for step in lacking]
     every = sorted([*complete, *numbers])
     collectives = None if groups is None else groups.collectives(every, table.origins_ns(every))
     return PartialSteps(lacking, table.trace(numbers), table.origins_ns(numbers), collectives)
-
-
-def keeps_groups(skipped: SkippedStep | None) -> bool:
-    """Whether the step's collectives inside groups are kept; those of evaluations are not."""
-    return skipped is None or skipped.kind is None
-
-
-def _is_no_training_step(step: SettledStep) -> bool:
-    """Whether it is no training step, of which nothing is missing."""
-    return step.skipped is not None and step.skipped.kind is not None
 
 
 def _is_incomplete(step: SettledStep) -> bool:
     return step.skipped is not None and step.skipped.kind is None
 
 
-MAX_DECLARED = 1_000_000  # of all that is remembered: beyond, the oldest windows are final
-# Members of groups send beside the workers whose last word closes a window. Each revision analyses
-# the window anew: what trickles in for longer is too late.
+MAX_DECLARED = 1_000_000  # declarations of all windows: beyond, the oldest windows are final
+# A window closes once its workers have declared their steps; other members of groups may send
+# later. Each revision analyses the window anew, so their number is limited.
 MAX_GROUP_WINDOWS = 8
 MAX_GROUP_REVISIONS = 4
 
-RecallOps = Callable[[int], PackedWindow]  # what is stored of the window with this first step
+RecallOps = Callable[[int], PackedWindow]  # stored operations of the window with this first step
 
 
 class ClosedWindow(msgspec.Struct):
-    """What is known of a closed window beside its stored operations.
+    """State of a closed window beside its stored operations.
 
-    `declared` holds for every skipped step what its `OpenStep.declared()` said; it can be revised
-    `group_revisions` times for late collectives inside groups.
+    `declared` is `OpenStep.declared()` of every skipped step; late collectives inside groups can
+    revise the window `group_revisions` times.
     """
 
     state: WindowState
@@ -245,21 +231,34 @@ class ClosedWindow(msgspec.Struct):
         """Whether late collectives inside groups of this step can be taken in."""
         if not self.group_revisions:
             return False
-        return any(number == step and keeps_groups(skipped) for number, skipped in self.steps)
+        return any(number == step and not is_left_out(skipped) for number, skipped in self.steps)
 
     @property
     def size(self) -> int:
-        """How much there is to remember."""
+        """Number of declarations held."""
         return sum(map(len, self.declared.values()))
 
 
-class RevisedWindow(NamedTuple):
-    """A closed window with its late operations; whether it `takes_groups` once more."""
+@dataclass(frozen=True, slots=True)
+class WindowRevision:
+    """A window as it is now, to be saved in place of its earlier revision.
 
-    window: OpenWindow
-    state: WindowState
-    groups: GroupTable | None
-    takes_groups: bool
+    `packing` encodes the operations of a closed window; None while it is open, and where
+    `RunAssembler.keeps_ops` is false.
+    """
+
+    window: Window
+    packing: Future[PackedWindow] | None = None
+
+    @property
+    def ops(self) -> PackedWindow | None:
+        """All operations of a closed window; waits until they are packed."""
+        return None if self.packing is None else self.packing.result()
+
+    def finish_packing(self) -> None:
+        """Wait until `ops` is there, which takes too long for a transaction; raises what failed."""
+        if self.packing is not None:
+            self.packing.result()
 
 
 class ClosedWindows:
@@ -287,17 +286,17 @@ class ClosedWindows:
         group_revisions: int = 0,
     ) -> None:
         """A window has been closed; without skipped steps and groups it is final."""
-        declared = {each.step: each.open.declared() for each in steps if each.open is not None}
+        declared = {step.step: step.open.declared() for step in steps if step.open is not None}
         if declared or group_revisions:
-            named = [(each.step, each.skipped) for each in steps]
+            named = [(step.step, step.skipped) for step in steps]
             window = ClosedWindow(state, revision, named, declared, group_revisions)
             self._windows[window.first_step] = (window, now_s)
             self._windows = dict(sorted(self._windows.items()))
             self._forget_oldest()
 
     def _forget_oldest(self) -> None:
-        """Remember no more than there is room for, but the newest and what is to be revised."""
-        with_groups = [first for first, (each, _) in self._windows.items() if each.group_revisions]
+        """Make the oldest windows final while there are too many; not those due for revision."""
+        with_groups = self._first_steps_with_groups()
         for first in with_groups[:-MAX_GROUP_WINDOWS]:
             window = self._windows[first][0]
             window.group_revisions = 0
@@ -310,14 +309,16 @@ class ClosedWindows:
                 del self._windows[first]
                 size -= window.size
 
+    def _first_steps_with_groups(self) -> list[int]:
+        return [first for first, (window, _) in self._windows.items() if window.group_revisions]
+
     def forget(self, before_s: float) -> None:
         """Windows closed before this moment become final, unless late data has just come."""
         old = [first for first, (_, at_s) in self._windows.items() if at_s < before_s]
         for first in old:
             if first not in self._late and first not in self._late_groups:
                 del self._windows[first]
-        with_groups = [first for first, (each, _) in self._windows.items() if each.group_revisions]
-        final_through = min(with_groups, default=LAST_STEP + 1) - 1
+        final_through = min(self._first_steps_with_groups(), default=LAST_STEP + 1) - 1
         if final_through != self._final_through:
             self._final_through = final_through
             self._late_rows.remove_through(final_through)
@@ -335,62 +336,61 @@ class ClosedWindows:
                 return "accepted"
         return "late"
 
-    def take(self, number: int, said: StepReport) -> bool:
-        """Whether what a batch says of this step can still be used; if so, `revise` will."""
+    def take(self, number: int, report: StepReport) -> bool:
+        """Whether a late report of this step can still be used; if so, `revise` will."""
         for first, (window, _) in self._windows.items():
-            if window.can_use(number, said.rank):
-                self._late.setdefault(first, []).append((number, said))
+            if window.can_use(number, report.rank):
+                self._late.setdefault(first, []).append((number, report))
                 return True
         return False
 
     def revise(
         self, job: Job, epoch: int, tracker: RankTracker, recall: RecallOps
-    ) -> list[RevisedWindow]:
+    ) -> list[WindowRevision]:
         """The windows that late data has changed, each closed again."""
         revised = [
             self._revised(first, job, epoch, tracker, recall)
             for first in sorted(self._late.keys() | self._late_groups.keys())
         ]
         self._late, self._late_groups = {}, {}
-        return [each for each in revised if each is not None]
+        return [revision for revision in revised if revision is not None]
 
     def _revised(
         self, first: int, job: Job, epoch: int, tracker: RankTracker, recall: RecallOps
-    ) -> RevisedWindow | None:
+    ) -> WindowRevision | None:
         late, late_groups = self._late.get(first, []), self._late_groups.get(first, [])
         window, at_s = self._windows[first]
         stored = unpack_window(*recall(first))
         groups = group_table_of_slices(late_groups, stored.groups) if late_groups else stored.groups
-        # Looking costs as much where all of it was there: that counts as a revision, too.
-        left = max(0, window.group_revisions - bool(late_groups))
+        # Comparing costs as much where nothing is new: that counts as a revision, too.
+        remaining = max(0, window.group_revisions - bool(late_groups))
         if not late and _num_rows(groups) == _num_rows(stored.groups):
-            window.group_revisions = left
-            if not left and not window.declared:
+            window.group_revisions = remaining
+            if not remaining and not window.declared:
                 del self._windows[first]
             return None
         del self._windows[first]
-        again = OpenWindow(job, epoch, len(window.steps), revision=window.revision)
+        reopened = OpenWindow(job, epoch, len(window.steps), revision=window.revision)
         for number, skipped in window.steps:
             table = stored.ops.of_step(number)
-            if skipped is None or skipped.kind is not None:
-                again.add(SettledStep(number, table, skipped))
+            if skipped is None or is_left_out(skipped):
+                reopened.add(SettledStep(number, table, skipped))
                 continue
             step = OpenStep.restored(
                 table, number, window.declared[number], job.parallelism.pp_size
             )
-            for of_step, said in late:
-                if of_step == number:
-                    step.add_report(said)
-            again.add(settle_step(step, job, tracker, "in time"))
-        state = _state(window.state, again)
-        self.add(again.settled, state, window.revision + 1, at_s, group_revisions=left)
-        return RevisedWindow(again, state, groups, left > 0)
+            for late_number, report in late:
+                if late_number == number:
+                    step.add_report(report)
+            reopened.add(settle_step(step, job, tracker, "in time"))
+        # An incomplete window is complete once nothing is missing in it any more.
+        state = reopened.ended_state if window.state == "incomplete" else window.state
+        self.add(reopened.settled, state, window.revision + 1, at_s, group_revisions=remaining)
+        return WindowRevision(
+            reopened.revised(state, tracker, groups),
+            reopened.packing(groups, takes_groups=remaining > 0),
+        )
 
 
 def _num_rows(groups: GroupTable | None) -> int:
     return 0 if groups is None else groups.num_rows
-
-
-def _state(before: WindowState, window: OpenWindow) -> WindowState:
-    """An incomplete window is complete once nothing is missing in it any more."""
-    return window.ended_state if before == "incomplete" else before

@@ -1,14 +1,14 @@
-"""The queue's end for the API: a batch is refused where the queue would lose it or has no room.
+"""Admission of batches to the event queue, by the memory of the server that would hold them.
 
-A server that is full refuses appends; this refuses them before that, at 80 % of the memory, and
-says when to come back.
+A server at its memory limit refuses every append. Batches are refused earlier, at 80 % of that
+limit, with the time after which to try again, and no project may fill the queue for the others.
 """
 
 import asyncio
 import time
 from collections import defaultdict
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, replace
 
 from redis.asyncio import Redis
@@ -20,13 +20,13 @@ from app.ingest.redis.nodes import open_async_nodes, translated
 from app.ingest.redis.queue import RedisWriter
 from app.trace.job import project_of, shard_of
 
-REFUSE_AT = 0.8  # of the server's memory
-ADMIT_AGAIN_AT = 0.7
-CROWDED_AT = REFUSE_AT / 2  # from here on no project may take more than its part
-GREEDY_SHARE = 2 / 3  # two that send the same stay well below it
+REFUSE_AT = 0.8  # share of the server's memory limit at which batches are refused
+ADMIT_AGAIN_AT = 0.7  # share of the limit below which they are admitted again
+CROWDED_AT = REFUSE_AT / 2  # share of the limit from which on a greedy project is refused
+GREEDY_SHARE = 2 / 3  # of the bytes of all projects; two that send the same stay well below it
 MEASURE_EVERY_S = 0.1
-PERIOD_S = 5.0  # what projects sent is compared over one or two of these
-# What a batch of so many bytes takes in the server: memory comes in sizes up to a fifth larger.
+PERIOD_S = 5.0  # projects are compared by their bytes in the current and the previous period
+# Memory that a batch takes in the server: allocators round sizes up by at most a fifth.
 OVERHEAD_RATIO = 1.25
 OVERHEAD_BYTES = 512
 
@@ -40,10 +40,10 @@ class ServerMemory:
 
 
 class MemoryGauge:
-    """Free memory of one server, measured at most every 0.1 s.
+    """Memory of one server: measured at most every 0.1 s, plus the bytes sent since then.
 
-    Bytes sent since the last measurement count as used, so that a burst cannot pass in between.
-    At 80 % it closes, and it opens again below 70 %.
+    Counting these bytes keeps a burst between two measurements within the limit. The gauge closes
+    at 80 % of the limit and opens again below 70 %.
     """
 
     def __init__(
@@ -52,85 +52,87 @@ class MemoryGauge:
         self._measure = measure
         self._monotonic = monotonic
         self._memory = ServerMemory(0, 1)
-        self._look_at_s = float("-inf")
-        self._looking = asyncio.Lock()
+        self._measure_at_s = float("-inf")
+        self._measuring = asyncio.Lock()
         self._in_flight_bytes = 0
         self._sent_bytes = 0
         self._is_closed = False
 
     async def refresh(self) -> None:
-        """Measure, unless that was done a moment ago. May raise QueueUnavailable."""
-        if self._monotonic() < self._look_at_s:
+        """Measure, if the last measurement is old. May raise QueueUnavailable."""
+        if self._monotonic() < self._measure_at_s:
             return
-        async with self._looking:
-            if self._monotonic() < self._look_at_s:
+        async with self._measuring:
+            if self._monotonic() < self._measure_at_s:
                 return
             in_flight_bytes = self._in_flight_bytes
             sent_before_bytes = self._sent_bytes
             self._memory = await self._measure()
-            # What was under way while the server measured may be in its figure or not.
+            # The measurement may or may not include appends that were in flight during it.
             self._sent_bytes += in_flight_bytes - sent_before_bytes
-            self._look_at_s = self._monotonic() + MEASURE_EVERY_S
+            self._measure_at_s = self._monotonic() + MEASURE_EVERY_S
             limit_share = ADMIT_AGAIN_AT if self._is_closed else REFUSE_AT
             self._is_closed = self._memory.used_bytes >= limit_share * self._memory.limit_bytes
 
     def has_room(self, size_bytes: int) -> bool:
-        """Whether so many bytes more would stay below the limit."""
-        used_bytes = self._memory.used_bytes + self._sent_bytes + size_bytes
-        return not self._is_closed and used_bytes < REFUSE_AT * self._memory.limit_bytes
+        """Whether the gauge is open and `size_bytes` more stay below 80 % of the limit."""
+        return not self._is_closed and not self._reaches(REFUSE_AT, size_bytes)
 
     @property
     def is_crowded(self) -> bool:
-        """Whether half of what may be used is."""
-        used_bytes = self._memory.used_bytes + self._sent_bytes
-        return used_bytes >= CROWDED_AT * self._memory.limit_bytes
+        """Whether at least half of the memory that batches may fill is in use."""
+        return self._reaches(CROWDED_AT)
 
-    def begin(self, size_bytes: int) -> None:
-        """So many bytes are on their way."""
+    def _reaches(self, limit_share: float, more_bytes: int = 0) -> bool:
+        used_bytes = self._memory.used_bytes + self._sent_bytes + more_bytes
+        return used_bytes >= limit_share * self._memory.limit_bytes
+
+    @contextmanager
+    def in_flight(self, size_bytes: int) -> Iterator[None]:
+        """Count the bytes as used; until the block ends, also beside the next measurement."""
         self._in_flight_bytes += size_bytes
         self._sent_bytes += size_bytes
-
-    def end(self, size_bytes: int) -> None:
-        """They have arrived, or failed to."""
-        self._in_flight_bytes -= size_bytes
+        try:
+            yield
+        finally:
+            self._in_flight_bytes -= size_bytes
 
 
 class ProjectShares:
-    """Which project offers most, over the last seconds; what was refused counts, too.
+    """Share of each project in the bytes that all projects offered within the last 5 to 10 s.
 
-    Counting what was offered and not what was taken keeps a project that is held back from being
-    let in again, for as long as it goes on like that, at the cost of those that send little.
+    Refused batches count, too: a project that is held back and keeps sending stays held back, and
+    takes no room from projects that send little.
     """
 
     def __init__(self, monotonic: Callable[[], float]) -> None:
         self._monotonic = monotonic
         self._period_ends_s = float("-inf")
-        self._now: dict[str, int] = defaultdict(int)
-        self._before: dict[str, int] = {}
+        self._current: dict[str, int] = defaultdict(int)
+        self._previous: dict[str, int] = {}
 
-    def offered(self, project: str, size_bytes: int) -> None:
-        """A project wants to put so many bytes into the queue."""
+    def add(self, project: str, size_bytes: int) -> None:
+        """Count the bytes of a batch that the project has sent."""
         now_s = self._monotonic()
         if now_s >= self._period_ends_s:
-            idle = now_s >= self._period_ends_s + PERIOD_S
-            self._before = {} if idle else dict(self._now)
-            self._now = defaultdict(int)
+            is_idle = now_s >= self._period_ends_s + PERIOD_S
+            self._previous = {} if is_idle else dict(self._current)
+            self._current = defaultdict(int)
             self._period_ends_s = now_s + PERIOD_S
-        self._now[project] += size_bytes
-
-    def share_of(self, project: str) -> float:
-        """The project's share of the bytes that all projects offered."""
-        total = sum(self._now.values()) + sum(self._before.values())
-        own = self._now.get(project, 0) + self._before.get(project, 0)
-        return own / total if total else 0.0
+        self._current[project] += size_bytes
 
     def is_greedy(self, project: str) -> bool:
-        """Whether others send, too, and this one offers more than two thirds of all bytes."""
-        return GREEDY_SHARE < self.share_of(project) < 1.0
+        """Whether the project sent more than two thirds of all bytes, and others sent the rest."""
+        total_bytes = sum(self._current.values()) + sum(self._previous.values())
+        own_bytes = self._current.get(project, 0) + self._previous.get(project, 0)
+        return GREEDY_SHARE * total_bytes < own_bytes < total_bytes
 
 
 class Admission:
-    """Lets batches in by their bytes: while there is room, and for each project its part."""
+    """Admits batches while the server of their shard has room and their project keeps to its share.
+
+    `gauge_of` gives the gauge of the server that holds a shard.
+    """
 
     def __init__(
         self,
@@ -141,21 +143,21 @@ class Admission:
         self._shares = ProjectShares(monotonic)
 
     async def is_full(self, shard: int) -> bool:
-        """Whether not even the smallest batch would be let in. May raise QueueUnavailable."""
+        """Whether the shard admits no batch of any size. May raise QueueUnavailable."""
         gauge = await self._gauge_of(shard)
         await gauge.refresh()
         return not gauge.has_room(0)
 
     @asynccontextmanager
     async def admitted(self, job_id: str, shard: int, size_bytes: int) -> AsyncIterator[None]:
-        """Append the batch inside of this.
+        """Admit one batch of the job, which the block appends.
 
         Raises:
-            QueueFull: there is no room, or none for this project.
-            QueueUnavailable: no answer.
+            QueueFull: the server has no room, or none for this project.
+            QueueUnavailable: the server does not answer.
         """
         project, cost_bytes = project_of(job_id), int(size_bytes * OVERHEAD_RATIO) + OVERHEAD_BYTES
-        self._shares.offered(project, cost_bytes)
+        self._shares.add(project, cost_bytes)
         gauge = await self._gauge_of(shard)
         await gauge.refresh()
         if not gauge.has_room(cost_bytes):
@@ -164,22 +166,18 @@ class Admission:
             raise QueueFull(
                 f"project {project} fills its half of the event queue, the rest is for others"
             )
-        gauge.begin(cost_bytes)
-        try:
+        with gauge.in_flight(cost_bytes):
             yield
-        finally:
-            gauge.end(cost_bytes)
 
 
-MAX_GAUGE_CONNECTIONS = 2  # one look at a time and server
+MAX_GAUGE_CONNECTIONS = 2  # a gauge has one measurement at a time
 
 
 class MemoryGauges:
-    """A gauge for each server that holds a shard; own connections, which no append waits for."""
+    """The gauges of all servers of the queue, on connections that no append uses."""
 
-    def __init__(self, url: str, monotonic: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, url: str) -> None:
         self._nodes = open_async_nodes(url, max_connections=MAX_GAUGE_CONNECTIONS)
-        self._monotonic = monotonic
         self._gauges: dict[str, MemoryGauge] = {}
 
     async def of(self, shard: int) -> MemoryGauge:
@@ -188,7 +186,7 @@ class MemoryGauges:
         with translated():
             home = await self._nodes.home(key)
         if home not in self._gauges:
-            self._gauges[home] = MemoryGauge(lambda: self._measure(key), self._monotonic)
+            self._gauges[home] = MemoryGauge(lambda: self._measure(key), time.monotonic)
         return self._gauges[home]
 
     async def _measure(self, key: str) -> ServerMemory:
@@ -201,69 +199,58 @@ class MemoryGauges:
 
 
 async def _server_memory(client: Redis) -> ServerMemory:
-    found = await client.info("memory")
-    # Without a limit, which only --allow-lossy lets pass, the machine's memory has to do.
-    limit_bytes = int(found["maxmemory"]) or int(found["total_system_memory"]) // 2
-    return ServerMemory(int(found["used_memory"]), limit_bytes)
+    memory = await client.info("memory")
+    # A server without a limit, which only --allow-lossy permits: half of the machine's memory.
+    limit_bytes = int(memory["maxmemory"]) or int(memory["total_system_memory"]) // 2
+    return ServerMemory(int(memory["used_memory"]), limit_bytes)
 
 
-# A server may be replaced or set up anew at any time; an append looks at its settings so often.
+# A server may be replaced or configured anew while the API runs.
 CHECK_EVERY_S = 10.0
 
 
-def open_writer(
-    url: str,
-    num_shards: int,
-    *,
-    allow_lossy: bool = False,
-    wait_replicas: int = 0,
-    refuse_batches: Callable[[], None] = lambda: None,
-) -> QueueWriter:
-    """The guarded end of the queue that a URL names; nothing is connected yet.
+class GuardedWriter(QueueWriter):
+    """The writer of the queue at a URL: checks the server's durability, and admits batches.
 
-    `refuse_batches` is called before each append, and raises where there is no room for its result.
+    `refuse_batches` is called before each append, and raises where no disk space is left for the
+    results.
 
     Raises:
         StartUpFailed: the URL cannot be used.
     """
-    writer = RedisWriter(url, num_shards, allow_lossy=allow_lossy, wait_replicas=wait_replicas)
-    return GuardedWriter(writer, MemoryGauges(url), num_shards, refuse_batches=refuse_batches)
-
-
-class GuardedWriter(QueueWriter):
-    """Appends to another writer once that one has passed its check, and while there is room."""
 
     def __init__(
         self,
-        writer: QueueWriter,
-        gauges: MemoryGauges,
+        url: str,
         num_shards: int,
         *,
-        monotonic: Callable[[], float] = time.monotonic,
+        allow_lossy: bool = False,
+        wait_replicas: int = 0,
         refuse_batches: Callable[[], None] = lambda: None,
     ) -> None:
-        self._writer = writer
-        self._refuse_batches = refuse_batches
-        self._gauges = gauges
-        self._admission = Admission(gauges.of, monotonic)
+        self._writer = RedisWriter(
+            url, num_shards, allow_lossy=allow_lossy, wait_replicas=wait_replicas
+        )
+        self._gauges = MemoryGauges(url)
+        self._admission = Admission(self._gauges.of)
         self._num_shards = num_shards
-        self._monotonic = monotonic
-        self._sound_until_s = float("-inf")
+        self._refuse_batches = refuse_batches
+        self._check_at_s = float("-inf")
         self._checking = asyncio.Lock()
 
     @override
     async def append(self, job_id: str, body: bytes) -> None:
         self._refuse_batches()
-        await self._see_that_it_is_sound()
+        await self._check_if_due()
         shard = shard_of(job_id, self._num_shards)
         async with self._admission.admitted(job_id, shard, len(body)):
             await self._writer.append(job_id, body)
 
-    async def _see_that_it_is_sound(self) -> None:
-        if self._monotonic() < self._sound_until_s:
+    async def _check_if_due(self) -> None:
+        if time.monotonic() < self._check_at_s:
             return
         async with self._checking:
-            if self._monotonic() < self._sound_until_s:
+            if time.monotonic() < self._check_at_s:
                 return
             try:
                 await self.check()
@@ -276,9 +263,9 @@ class GuardedWriter(QueueWriter):
 
     @override
     async def check(self) -> None:
-        self._sound_until_s = float("-inf")
+        self._check_at_s = float("-inf")
         await self._writer.check()
-        self._sound_until_s = self._monotonic() + CHECK_EVERY_S
+        self._check_at_s = time.monotonic() + CHECK_EVERY_S
 
     @override
     async def lag(self) -> Lag:

@@ -52,29 +52,24 @@ class RedisListener(Listener):
 
     @override
     async def messages(self) -> AsyncIterator[EventMessage | None]:
-        try:
-            async with aclosing(self._over_connections()) as messages:
-                async for message in messages:
-                    yield message
-        finally:
-            await self._nodes.close()
-
-    async def _over_connections(self) -> AsyncGenerator[EventMessage | None, None]:
         retry_s = FIRST_RETRY_S
         is_first = True
-        while not self._closed.is_set():
-            try:
-                pubsub = await self._nodes.run(EVENTS_CHANNEL, _subscribed)
-                retry_s = FIRST_RETRY_S
-                if not is_first:
-                    yield None
-                async with aclosing(self._heard(pubsub)) as messages:
-                    async for message in messages:
-                        yield message
-            except _CONNECTION_ERRORS:
-                await self._wait(retry_s)
-                retry_s = min(2 * retry_s, LAST_RETRY_S)
-            is_first = False
+        try:
+            while not self._closed.is_set():
+                try:
+                    pubsub = await self._nodes.run(EVENTS_CHANNEL, _subscribed)
+                    retry_s = FIRST_RETRY_S
+                    if not is_first:
+                        yield None
+                    async with aclosing(self._heard(pubsub)) as messages:
+                        async for message in messages:
+                            yield message
+                except _CONNECTION_ERRORS:
+                    await self._wait(retry_s)
+                    retry_s = min(2 * retry_s, LAST_RETRY_S)
+                is_first = False
+        finally:
+            await self._nodes.close()
 
     async def _heard(self, pubsub: PubSub) -> AsyncGenerator[EventMessage, None]:
         try:
@@ -87,11 +82,9 @@ class RedisListener(Listener):
             await _close(pubsub)
 
     async def _wait(self, delay_s: float) -> None:
-        try:
+        with suppress(TimeoutError):
             async with asyncio.timeout(delay_s):
                 await self._closed.wait()
-        except TimeoutError:
-            return
 
     @override
     async def close(self) -> None:

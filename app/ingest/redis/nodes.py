@@ -61,9 +61,9 @@ class Sentinels(redis.sentinel.Sentinel):
     @override
     def discover_master(self, service_name: str) -> NodeAddress:
         answers: list[Any] = []
-        for each in self.sentinels:
+        for sentinel in self.sentinels:
             try:
-                answers.append(each.sentinel_masters())
+                answers.append(sentinel.sentinel_masters())
             except (RedisError, OSError) as error:
                 answers.append(error)
         return newest_primary(service_name, answers, self.check_master_state)
@@ -147,8 +147,8 @@ class SlotMap:
 
         One that is cut off from the others still calls itself the primary of its slots.
         """
-        known = list(dict.fromkeys([*self._primaries, *self._seeds]))
-        return sorted(known, key=lambda address: self._doubts.get(address, 0))
+        nodes = list(dict.fromkeys([*self._primaries, *self._seeds]))
+        return sorted(nodes, key=lambda address: self._doubts.get(address, 0))
 
     def primaries(self) -> list[NodeAddress]:
         """Every primary, once."""
@@ -197,16 +197,13 @@ IDLE_CHECK_S = 10
 
 # An append that redis-py repeats by itself could be in the queue twice, and a dead server would
 # hold a request for seconds: the caller decides about another attempt.
+_TIMEOUTS = ("socket_timeout", "socket_connect_timeout")
 _OPTIONS = {
-    "socket_timeout": TIMEOUT_S,
-    "socket_connect_timeout": TIMEOUT_S,
+    **dict.fromkeys(_TIMEOUTS, TIMEOUT_S),
     "health_check_interval": IDLE_CHECK_S,
     "protocol": 2,
 }
-_SENTINEL_TIMEOUTS = {
-    "socket_timeout": SENTINEL_TIMEOUT_S,
-    "socket_connect_timeout": SENTINEL_TIMEOUT_S,
-}
+_SENTINEL_OPTIONS = {**_OPTIONS, **dict.fromkeys(_TIMEOUTS, SENTINEL_TIMEOUT_S)}
 
 
 def connect(where: QueueUrl, *, max_connections: int = MAX_CONNECTIONS) -> redis.Redis:
@@ -259,8 +256,8 @@ def _pool(where: QueueUrl, kinds: tuple[Any, Any, Any], max_connections: int, re
         **_OPTIONS, "max_connections": max_connections, "timeout": TIMEOUT_S, "retry": retry
     }  # fmt: skip
     if where.kind == "sentinel":
-        own = {**_OPTIONS, **_SENTINEL_TIMEOUTS, "retry": retry, **where.sentinel_options}
-        sentinels = manager(where.addresses, sentinel_kwargs=own)
+        sentinel_options = {**_SENTINEL_OPTIONS, "retry": retry, **where.sentinel_options}
+        sentinels = manager(where.addresses, sentinel_kwargs=sentinel_options)
         return of_primary(where.service, sentinels, **options, **where.options)
     try:
         return of_server.from_url(where.url, **options)
@@ -280,14 +277,10 @@ def translated() -> Iterator[None]:
         # may pass by themselves.
         raise QueueUnavailable(f"the event queue does not answer: {error}") from error
     except RuntimeError as error:
-        if not is_closed_handler(error):
+        # uvloop's way to say that a connection was lost between two writes.
+        if "the handler is closed" not in str(error):
             raise
         raise QueueUnavailable(f"the event queue does not answer: {error}") from error
-
-
-def is_closed_handler(error: BaseException) -> bool:
-    """Whether this is uvloop's way to say that a connection was lost between two writes."""
-    return isinstance(error, RuntimeError) and "the handler is closed" in str(error)
 
 
 # After these, another node may be the primary.
@@ -304,7 +297,7 @@ ClientT = TypeVar("ClientT")
 
 
 class ClusterClients(Generic[ClientT]):
-    """A cluster's slots and a client for each of its nodes; does no I/O itself.
+    """A cluster's slots and the clients of its nodes; does no I/O itself.
 
     MOVED is followed once, anything else is for the caller. redis-py's own cluster client tries
     failed commands again, so an append could be there twice and a dead node would hold a request
@@ -347,23 +340,25 @@ class ClusterClients(Generic[ClientT]):
             raise
 
 
-class SingleNode:
+class _OneServer(Generic[ClientT]):
+    def __init__(self, client: ClientT) -> None:
+        self._client = client
+
+    def run(self, key: str, command: Callable[[ClientT], ResultT]) -> ResultT:
+        """The command's answer from the server that holds the key."""
+        client: Any = self._client
+        if isinstance(client.connection_pool, SentinelPool | AsyncSentinelPool):
+            client.connection_pool.follow()
+        return command(self._client)
+
+
+class SingleNode(_OneServer[redis.Redis]):
     """One server, or whichever is the primary now that sentinels watch.
 
     All methods may raise RedisError. One command may read several shards (`reads_together`).
     """
 
     reads_together = True
-
-    def __init__(self, client: redis.Redis) -> None:
-        self._client = client
-
-    def run(self, key: str, command: Callable[[redis.Redis], ResultT]) -> ResultT:
-        """The command's answer from the server that holds the key."""
-        pool = self._client.connection_pool
-        if isinstance(pool, SentinelPool):
-            pool.follow()
-        return command(self._client)
 
     def primaries(self) -> Sequence[redis.Redis]:
         """Every server that takes entries."""
@@ -420,18 +415,8 @@ class ClusterNodes:
             close(client)
 
 
-class AsyncSingleNode:
-    """The same as `SingleNode` for an event loop."""
-
-    def __init__(self, client: Redis) -> None:
-        self._client = client
-
-    async def run(self, key: str, command: Callable[[Redis], Awaitable[ResultT]]) -> ResultT:
-        """The command's answer from the server that holds the key."""
-        pool = self._client.connection_pool
-        if isinstance(pool, AsyncSentinelPool):
-            pool.follow()
-        return await command(self._client)
+class AsyncSingleNode(_OneServer[Redis]):
+    """The same as `SingleNode` for an event loop; a command's answer is awaited."""
 
     async def home(self, key: str) -> str:
         """A name of the server that holds the key; two keys with one name share its memory."""

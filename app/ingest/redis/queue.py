@@ -6,6 +6,7 @@ stream of one shard; MULTI would be refused when memory is full, scripts are not
 """
 
 import asyncio
+import itertools
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Sequence
@@ -77,7 +78,7 @@ end
 return ids
 """
 
-# KEYS: stream. The newest id that there ever was.
+# KEYS: stream. The newest id, also of an entry that was deleted.
 NEWEST_SCRIPT = """
 if redis.call('EXISTS', KEYS[1]) == 0 then return '0-0' end
 local fields = redis.call('XINFO', 'STREAM', KEYS[1])
@@ -124,15 +125,15 @@ def _deliveries(
     client: redis.Redis, key: str, consumer: str, entry_ids: list[bytes]
 ) -> dict[bytes, int]:
     """How often each of the consumer's entries was delivered; the ids are in order."""
-    found: dict[bytes, int] = {}
+    deliveries: dict[bytes, int] = {}
     first, last = (entry_ids[0].decode(), entry_ids[-1].decode()) if entry_ids else ("", "")
     while first:
         page: Any = client.xpending_range(
             key, GROUP, first, last, PENDING_PAGE, consumername=consumer
         )
-        found |= {row["message_id"]: row["times_delivered"] for row in page}
+        deliveries |= {row["message_id"]: row["times_delivered"] for row in page}
         first = f"({page[-1]['message_id'].decode()}" if len(page) == PENDING_PAGE else ""
-    return found
+    return deliveries
 
 
 # Groups on their way at once. Redis answers all that it has read from all connections after one
@@ -168,9 +169,8 @@ class RedisAppender:
         self._client = client
         self._timeout_s = timeout_s
         self._wait_replicas = wait_replicas
-        self._wait: list[bytes] = []
-        if wait_replicas:
-            self._wait = [_packed_command(b"WAIT", b"%d" % wait_replicas, b"%d" % wait_ms)]
+        words = (b"WAIT", b"%d" % wait_replicas, b"%d" % wait_ms)
+        self._wait = [b"*3\r\n", *map(_bulk, words)] if wait_replicas else []
         self._waiting: deque[_PendingAppend] = deque()
         self._lanes: set[asyncio.Task[None]] = set()
 
@@ -213,7 +213,7 @@ class RedisAppender:
         except BaseException as error:
             await connection.disconnect(nowait=True)
             if isinstance(error, QueueUnavailable):
-                # A primary that was cut off: its successor is found by connecting anew.
+                # A primary that was cut off: connecting anew reaches its successor.
                 await pool.disconnect(inuse_connections=False)
             raise
         finally:
@@ -232,8 +232,8 @@ class RedisAppender:
         async with asyncio.timeout(self._timeout_s):
             await connection.send_packed_command([*parts, *self._wait])
             outcomes = [await _append_refusal(connection) for _ in group]
-            # A server that is no longer a primary refuses the wait, too: what it says of a batch,
-            # such as where its slot is now, is answered first.
+            # A server that is no longer a primary refuses the wait, too. Its refusals of batches,
+            # such as MOVED with the slot's new address, are answered first.
             for append, refusal in zip(group, outcomes, strict=True):
                 if refusal is not None:
                     _answer(append, refusal)
@@ -274,7 +274,7 @@ def _answer(append: _PendingAppend, error: Exception | None) -> None:
     if error is None:
         append.answer.set_result(None)
     else:
-        # One of its own for each, or their tracebacks would grow into one another.
+        # A copy per append, or their tracebacks would grow into one another.
         append.answer.set_exception(copy(error))
 
 
@@ -282,10 +282,6 @@ def _packed_head(key: bytes, job_id: bytes, size_bytes: int) -> bytes:
     """An XADD up to the batch itself, which is written from where it lies."""
     fields = b"".join(_bulk(part) for part in (b"XADD", key, b"*", b"job", job_id, b"body"))
     return b"*7\r\n%b$%d\r\n" % (fields, size_bytes)
-
-
-def _packed_command(*words: bytes) -> bytes:
-    return b"*%d\r\n%b" % (len(words), b"".join(map(_bulk, words)))
 
 
 def _bulk(word: bytes) -> bytes:
@@ -329,12 +325,10 @@ class RedisWriter(QueueWriter):
     @override
     async def append(self, job_id: str, body: bytes) -> None:
         key = stream_key(shard_of(job_id, self._num_shards))
-
-        async def add(client: redis.asyncio.Redis) -> None:
-            await self._appender(client).append(key, job_id, body)
-
         with translated():
-            await self._nodes.run(key, add)
+            await self._nodes.run(
+                key, lambda client: self._appender(client).append(key, job_id, body)
+            )
 
     def _appender(self, client: redis.asyncio.Redis) -> RedisAppender:
         if client not in self._appenders:
@@ -344,11 +338,11 @@ class RedisWriter(QueueWriter):
     @override
     async def weaknesses(self) -> tuple[str, ...]:
         with translated():
-            found = [
+            by_node = [
                 await server_checks.find_weaknesses_async(node)
                 for node in await self._nodes.primaries()
             ]
-        return tuple(dict.fromkeys(sentence for node in found for sentence in node))
+        return tuple(dict.fromkeys(sentence for sentences in by_node for sentence in sentences))
 
     @override
     async def check(self) -> None:
@@ -376,10 +370,9 @@ class RedisWriter(QueueWriter):
         )
 
     async def _waiting(self, key: str) -> tuple[int, bytes | None]:
-        async def ask(client: redis.asyncio.Redis) -> Any:
-            return await client.eval_ro(WAITING_SCRIPT, 1, key)
-
-        count, oldest = await self._nodes.run(key, ask)
+        count, oldest = await self._nodes.run(
+            key, lambda client: client.eval_ro(WAITING_SCRIPT, 1, key)
+        )
         return int(count), oldest
 
     @override
@@ -393,9 +386,9 @@ class RedisReader(QueueReader):
 
     def __init__(self, url: str, *, budget_bytes: int = BUDGET_BYTES) -> None:
         self._nodes = open_nodes(url)
-        self._portion = ReadBudget(budget_bytes)
+        self._budget = ReadBudget(budget_bytes)
         self._watch = ServerWatch(time.monotonic)
-        self._turn = 0
+        self._turns = itertools.count(1)
         self.lost_entries = 0
 
     @override
@@ -411,29 +404,25 @@ class RedisReader(QueueReader):
                 if entries := self._read(self._next(groups), consumer, count, 0.0):
                     return entries
             left_s = end_s - time.monotonic()
-            if left_s <= 0 or (entries := self._await_one(shards, consumer, count, left_s)):
+            if left_s <= 0:
+                return []
+            awaited = shards
+            if not self._nodes.reads_together:
+                awaited, left_s = [self._next(shards)], min(left_s, CLUSTER_TURN_S)
+            if entries := self._read(awaited, consumer, count, left_s):
                 return entries
 
+    def _next(self, items: Sequence[ResultT]) -> ResultT:
+        return items[next(self._turns) % len(items)]
+
     def _groups(self, shards: Sequence[int]) -> list[Sequence[int]]:
-        """Shards that one command may read, and whose entries the budget is for."""
-        size = self._portion.num_shards if self._nodes.reads_together else 1
+        """Shards by command: one command reads as many as the budget has an entry for."""
+        size = self._budget.num_shards if self._nodes.reads_together else 1
         return [shards[first : first + size] for first in range(0, len(shards), size)]
-
-    def _next(self, groups: Sequence[Sequence[int]]) -> Sequence[int]:
-        self._turn += 1
-        return groups[self._turn % len(groups)]
-
-    def _await_one(
-        self, shards: Sequence[int], consumer: str, count: int, left_s: float
-    ) -> list[Entry]:
-        if self._nodes.reads_together:
-            return self._read(shards, consumer, count, left_s)
-        one = self._next([[shard] for shard in shards])
-        return self._read(one, consumer, count, min(left_s, CLUSTER_TURN_S))
 
     def _read(self, shards: Sequence[int], consumer: str, most: int, block_s: float) -> list[Entry]:
         shard_by_key = {stream_key(shard).encode(): shard for shard in shards}
-        count = self._portion.count(len(shards), most)
+        count = self._budget.count(len(shards), most)
         block_ms = max(1, int(block_s * 1000)) if block_s > 0 else None
         answer: Any = self._with_groups(
             shards,
@@ -446,7 +435,7 @@ class RedisReader(QueueReader):
             for key, taken in answer or []
             for entry_id, fields in taken
         ]
-        self._portion.learn([len(entry.body) for entry in entries])
+        self._budget.learn([len(entry.body) for entry in entries])
         return entries
 
     @override
@@ -483,7 +472,7 @@ class RedisReader(QueueReader):
         key = stream_key(shard)
         num_asked = min(len(besides) + 1, MAX_ASKED_IDS)
         ids = self._run(key, _script(OLDEST_SCRIPT, key, num_asked))
-        return next((name for each in ids if (name := each.decode()) not in besides), None)
+        return next((text for name in ids if (text := name.decode()) not in besides), None)
 
     @override
     def newest(self, shard: int) -> str:
@@ -494,8 +483,8 @@ class RedisReader(QueueReader):
     @override
     def weaknesses(self) -> tuple[str, ...]:
         with translated():
-            found = [server_checks.find_weaknesses(node) for node in self._nodes.primaries()]
-        return tuple(dict.fromkeys(sentence for node in found for sentence in node))
+            by_node = [server_checks.find_weaknesses(node) for node in self._nodes.primaries()]
+        return tuple(dict.fromkeys(sentence for sentences in by_node for sentence in sentences))
 
     @override
     def close(self) -> None:
@@ -511,7 +500,7 @@ class RedisReader(QueueReader):
         with translated():
             try:
                 answer = self._nodes.run(key, command)
-                self._watch.found_groups(shards)
+                self._watch.note_groups(shards)
                 return answer
             except ResponseError as error:
                 # UNBLOCKED: the stream was deleted while the command waited on it.
@@ -540,7 +529,7 @@ def _script(script: str, key: str, *arguments: Any) -> Callable[[redis.Redis], A
 
 
 def _entry(shard: int, entry_id: bytes, fields: dict[bytes, bytes], deliveries: int = 1) -> Entry:
-    # Whatever another program put into the stream comes out as an entry, to become a dead letter.
+    # Data of another program in the stream becomes an entry, too, and then a dead letter.
     job_id = fields.get(b"job", b"").decode(errors="replace").replace("\0", "\ufffd")
     body = fields.get(b"body", b"")
     name = job_id[:MAX_KEY_CHARS]

@@ -54,8 +54,8 @@ def refuse_weaknesses(weaknesses: Iterable[str], *, allow_lossy: bool) -> None:
     Raises:
         StartUpFailed: with every sentence, in one line.
     """
-    if (found := list(weaknesses)) and not allow_lossy:
-        raise StartUpFailed(f"{'; '.join(found)} (or start with --allow-lossy)")
+    if (sentences := list(weaknesses)) and not allow_lossy:
+        raise StartUpFailed(f"{'; '.join(sentences)} (or start with --allow-lossy)")
 
 
 def _config_refused(error: ResponseError) -> tuple[str, ...]:
@@ -73,18 +73,18 @@ def _version_weakness(server: Any) -> tuple[str, ...]:
 
 
 def _weaknesses(config: Any) -> tuple[str, ...]:
-    found = [
+    weaknesses = [
         f"the event queue has '{name} {config.get(name)}', so {otherwise}: "
         f"put '{name} {required}' into the server's configuration"
         for name, (required, otherwise) in REQUIRED_SETTINGS.items()
         if config.get(name) != required
     ]
     if int(config.get("maxmemory") or 0) == 0:
-        found.append(
+        weaknesses.append(
             "the event queue has 'maxmemory 0', so the system would end it when memory is full: "
             "put 'maxmemory 1gb' into the server's configuration, or what the machine has for it"
         )
-    return tuple(found)
+    return tuple(weaknesses)
 
 
 log = structlog.get_logger()
@@ -110,14 +110,14 @@ class ServerWatch:
         if now_s < self._next_s:
             return
         self._next_s = now_s + COMPARE_EVERY_S
-        found = frozenset(str(node.info("server")["run_id"]) for node in primaries())
-        if self._run_ids and found - self._run_ids:
+        run_ids = frozenset(str(node.info("server")["run_id"]) for node in primaries())
+        if self._run_ids and run_ids - self._run_ids:
             log.warning(
                 "event queue restarted or replaced",
-                run_ids=sorted(found - self._run_ids),
-                before=sorted(self._run_ids - found),
+                run_ids=sorted(run_ids - self._run_ids),
+                before=sorted(self._run_ids - run_ids),
             )
-        self._run_ids = found
+        self._run_ids = run_ids
 
     def created_group(self, shard: int) -> None:
         """A shard's missing consumer group was created."""
@@ -125,6 +125,6 @@ class ServerWatch:
             log.warning("event queue was wiped or restored", shard=shard)
         self._groups.add(shard)
 
-    def found_groups(self, shards: Sequence[int]) -> None:
+    def note_groups(self, shards: Sequence[int]) -> None:
         """The groups of these shards exist."""
         self._groups.update(shards)

@@ -22,7 +22,7 @@ class QueueUrl:
     redis+sentinel://HOST:PORT[,HOST:PORT]/SERVICE[/DB]     some sentinels, and a primary's name
 
     With rediss+ in front the last two use TLS. `?ssl_ca_certs=FILE` (and other `ssl_` options of
-    redis-py) say whom to trust; `?sentinel_username=...&sentinel_password=...&sentinel_ssl=true`
+    redis-py) configure trust; `?sentinel_username=...&sentinel_password=...&sentinel_ssl=true`
     are for the sentinels themselves.
     """
 
@@ -36,13 +36,14 @@ class QueueUrl:
     def of_node(self, address: NodeAddress) -> "QueueUrl":
         """The same for one node of the cluster, with the cluster's credentials."""
         host, port = address
-        given = (str(self.options.get(name, "")) for name in ("username", "password"))
-        credentials = ":".join(quote(text, safe="") for text in given)
+        parts = (str(self.options.get(name, "")) for name in ("username", "password"))
+        credentials = ":".join(quote(text, safe="") for text in parts)
         scheme = "rediss" if "ssl" in self.options else "redis"
         at = f"{credentials}@" if credentials != ":" else ""
         tls = urlencode({k: v for k, v in self.options.items() if k.startswith("ssl_")})
         query = f"?{tls}" if tls else ""
-        return QueueUrl("single", f"{scheme}://{at}{_bracketed(host)}:{port}{query}")
+        shown = f"[{host}]" if ":" in host else host
+        return QueueUrl("single", f"{scheme}://{at}{shown}:{port}{query}")
 
 
 def parse_queue_url(url: str) -> QueueUrl:
@@ -58,7 +59,7 @@ def parse_queue_url(url: str) -> QueueUrl:
 
 
 def unusable_url_error() -> StartUpFailed:
-    """What to say of a URL that cannot be used: how one looks, since it may hold a password."""
+    """The error of an unusable URL: it shows the usable forms, as the URL may hold a password."""
     return StartUpFailed(
         "PACELINE_REDIS_URL cannot be used: want redis://HOST:PORT, rediss://HOST:PORT, "
         "unix:///PATH, redis+cluster://HOST:PORT,HOST:PORT or "
@@ -87,15 +88,16 @@ def _parsed(url: str) -> QueueUrl:
     service, _, db = parts.path.strip("/").partition("/")
     if not service:
         raise ValueError("no service")
-    of_sentinels = ((name, value) for name, value in query if not name.startswith("ssl_"))
-    own = {name.removeprefix("sentinel_"): value for name, value in of_sentinels}
-    return QueueUrl("sentinel", url, addresses, service, {**options, "db": int(db or 0)}, own)
+    others = ((name, value) for name, value in query if not name.startswith("ssl_"))
+    sentinel_options = {name.removeprefix("sentinel_"): value for name, value in others}
+    options["db"] = int(db or 0)
+    return QueueUrl("sentinel", url, addresses, service, options, sentinel_options)
 
 
 def _credentials(text: str) -> dict[str, str]:
     username, _, password = text.partition(":")
-    given = {"username": unquote(username), "password": unquote(password)}
-    return {name: value for name, value in given.items() if value}
+    credentials = {"username": unquote(username), "password": unquote(password)}
+    return {name: value for name, value in credentials.items() if value}
 
 
 def _address(text: str, port: int) -> NodeAddress:
@@ -103,7 +105,3 @@ def _address(text: str, port: int) -> NodeAddress:
     if not colon or text.endswith("]"):  # no port; brackets hold an IPv6 address
         host, number = text, str(port)
     return host.strip("[]"), int(number)
-
-
-def _bracketed(host: str) -> str:
-    return f"[{host}]" if ":" in host else host

@@ -3,18 +3,19 @@
 One layer of compression, then msgpack or JSON. Limits and versions of the wire format are here.
 """
 
+import re
 import zlib
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
 from contextlib import suppress
-from typing import Annotated, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
 import numpy as np
 import zstandard
 from paceline_client.recording.wire import DICTIONARY, WITH_DICTIONARY
 
-from app.errors import BadRequest, InvalidRequest, PacelineError, TooLarge, UnsupportedMedia
-from app.trace.window import StepKind
+from app.errors import BadRequest, InvalidRequest, TooLarge, UnsupportedMedia
+from app.trace.window import OPTIONAL, WIRE_DTYPES, StepKind
 
 
 class UnknownFormat(UnsupportedMedia):
@@ -33,10 +34,10 @@ ZSTD = "zstd"
 ENCODINGS = (GZIP, ZSTD, WITH_DICTIONARY)
 MAX_BODY_BYTES = 8 << 20
 MAX_DECODED_BYTES = 32 << 20
-# A batch of operations shrinks to a tenth; what shrinks this far is made to hurt.
+# A batch of operations shrinks to a tenth; one that shrinks this far is an attack.
 MAX_RATIO = 200
 ANY_RATIO_BYTES = 1 << 20  # up to here the ratio does not matter
-MAX_WINDOW_BYTES = 8 << 20  # what zstd may hold to look back in
+MAX_WINDOW_BYTES = 8 << 20  # of zstd's window
 
 _GZIP_MAGIC = b"\x1f\x8b"
 _ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
@@ -149,11 +150,11 @@ def _unzstd_by_chunks(zstd: zstandard.ZstdDecompressor, body: bytes, limit: int)
     # Bounded, but silent about where the frame ends; what it has bounded, the other tells.
     if len(zstd.stream_reader(body).read(limit + 1)) > limit:
         raise _too_large_error(limit)
-    whole = zstd.decompressobj()
-    plain = whole.decompress(body)
-    if not whole.eof:
+    stream = zstd.decompressobj()
+    plain = stream.decompress(body)
+    if not stream.eof:
         raise _broken_frame_error(ZSTD, "it ends too early")
-    return _check_end(plain, ZSTD, whole.unused_data, limit)
+    return _check_end(plain, ZSTD, stream.unused_data, limit)
 
 
 def _check_end(plain: BytesT, encoding: str, unused: bytes, limit: int) -> BytesT:
@@ -230,7 +231,7 @@ class PlacementIn(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class Header(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """What all formats say of a batch beside its operations."""
+    """The fields of a batch beside its operations, in every format."""
 
     version: int
     epoch: Epoch
@@ -246,7 +247,7 @@ class Header(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 
 
 class PackedColumn(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
-    """A column as `app.ingest.batch` reads it: one plane for each byte of a value."""
+    """A column as `app.ingest.batch` reads it: one plane per byte of a value."""
 
     kind: Literal[0, 1, 2]
     width: Annotated[int, msgspec.Meta(ge=1, le=8)]
@@ -254,29 +255,33 @@ class PackedColumn(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
 
 
 Column = memoryview | PackedColumn
+LEFT_OUT_OF_JSON = ("seq_id", "mc", "mb_id", *OPTIONAL)
 
 
-class BinaryColumns(msgspec.Struct, forbid_unknown_fields=True):
-    """Raw little-endian buffers or packed ones, one a column; those after `mb_id` may be left out.
+def columns_struct(
+    names: Iterable[str], usual_type: Any, optional: Collection[str], absent: Any, **types: Any
+) -> Any:
+    """A struct with a field per column, of the usual type where `types` name no other.
+
+    Those in `optional` come last; one that is left out is `absent`.
+    """
+    fields: list[Any] = []
+    for name in sorted(names, key=lambda name: name in optional):
+        column_type = types.get(name, usual_type)
+        if name in optional:
+            fields.append((name, column_type | None if absent is None else column_type, absent))
+        else:
+            fields.append((name, column_type))
+    return msgspec.defstruct(
+        "Columns", fields, forbid_unknown_fields=True, omit_defaults=True, gc=False
+    )
+
+
+class BinaryColumns(columns_struct(WIRE_DTYPES, Column, OPTIONAL, None)):  # type: ignore[misc]
+    """Raw little-endian buffers or packed ones, one a column; `OPTIONAL` ones may be left out.
 
     How many rows there are is the same in all; `app.ingest.batch` checks it.
     """
-
-    step: Column
-    optype: Column
-    start_ns: Column
-    duration_ns: Column
-    seq_id: Column
-    mc: Column
-    mb_id: Column
-    tokens: Column | None = None
-    seq_len_sq: Column | None = None
-    bytes: Column | None = None
-    sm_clock_mhz: Column | None = None
-    temperature_c: Column | None = None
-    power_w: Column | None = None
-    xid: Column | None = None
-    contains_waits: Column | None = None
 
 
 class BinaryBatch(Header, forbid_unknown_fields=True, kw_only=True):
@@ -288,24 +293,10 @@ class BinaryBatch(Header, forbid_unknown_fields=True, kw_only=True):
     collectives: msgspec.Raw = ABSENT_BINARY
 
 
-class JsonColumns(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+class JsonColumns(
+    columns_struct(WIRE_DTYPES, msgspec.Raw, LEFT_OUT_OF_JSON, ABSENT_JSON)  # type: ignore[misc]
+):
     """Lists as text, one a column."""
-
-    step: msgspec.Raw
-    optype: msgspec.Raw
-    start_ns: msgspec.Raw
-    duration_ns: msgspec.Raw
-    seq_id: msgspec.Raw = ABSENT_JSON
-    mc: msgspec.Raw = ABSENT_JSON
-    mb_id: msgspec.Raw = ABSENT_JSON
-    tokens: msgspec.Raw = ABSENT_JSON
-    seq_len_sq: msgspec.Raw = ABSENT_JSON
-    bytes: msgspec.Raw = ABSENT_JSON
-    sm_clock_mhz: msgspec.Raw = ABSENT_JSON
-    temperature_c: msgspec.Raw = ABSENT_JSON
-    power_w: msgspec.Raw = ABSENT_JSON
-    xid: msgspec.Raw = ABSENT_JSON
-    contains_waits: msgspec.Raw = ABSENT_JSON
 
 
 class JsonBatch(Header, forbid_unknown_fields=True, kw_only=True):
@@ -331,21 +322,15 @@ UNDECODABLE = (msgspec.DecodeError, ValueError, RecursionError)
 
 def parse_binary(body: Body) -> BinaryBatch:
     """The batch in a msgpack body; its columns are views into the body."""
-    try:
-        batch = _BINARY.decode(body)
-    except UNDECODABLE as error:
-        raise _decode_error(error, _BINARY_VERSION, body) from error
-    if batch.version not in KNOWN_VERSIONS:
-        raise _unknown_version_error(batch.version)
-    return batch
+    return _parsed(body, _BINARY, _BINARY_VERSION)
 
 
 def count_byte(text: Body | msgspec.Raw, mark: bytes) -> int:
     """How often one byte is in a text; many times faster than bytes.count where it is often."""
-    found = np.frombuffer(text, np.uint8)
-    pieces = range(0, found.size, _COUNTED_BYTES)
+    codes = np.frombuffer(text, np.uint8)
+    pieces = range(0, codes.size, _COUNTED_BYTES)
     return sum(
-        int(np.count_nonzero(found[first : first + _COUNTED_BYTES] == mark[0])) for first in pieces
+        int(np.count_nonzero(codes[first : first + _COUNTED_BYTES] == mark[0])) for first in pieces
     )
 
 
@@ -353,36 +338,48 @@ def parse_json(body: Body) -> JsonBatch:
     """The batch in a JSON body."""
     if count_byte(body, b",") > MAX_COMMAS:
         raise TooLarge("the body has more values than a batch may have: split it")
+    return _parsed(body, _JSON, _JSON_VERSION)
+
+
+BatchT = TypeVar("BatchT", BinaryBatch, JsonBatch)
+
+
+def _parsed(
+    body: Body,
+    decoder: msgspec.msgpack.Decoder[BatchT] | msgspec.json.Decoder[BatchT],
+    versions: msgspec.msgpack.Decoder[_Version] | msgspec.json.Decoder[_Version],
+) -> BatchT:
     try:
-        batch = _JSON.decode(body)
+        batch = decoder.decode(body)
     except UNDECODABLE as error:
-        raise _decode_error(error, _JSON_VERSION, body) from error
-    if batch.version not in KNOWN_VERSIONS:
-        raise _unknown_version_error(batch.version)
+        if not isinstance(error, msgspec.ValidationError):
+            raise BadRequest(f"the batch cannot be decoded: {error}") from error
+        # A later version may have other keys: say that first.
+        with suppress(*UNDECODABLE):
+            _check_version(versions.decode(body).version)
+        raise format_error(str(error)) from error
+    _check_version(batch.version)
     return batch
 
 
-_VersionDecoder = msgspec.msgpack.Decoder[_Version] | msgspec.json.Decoder[_Version]
-
-
-def _decode_error(error: Exception, versions: _VersionDecoder, body: Body) -> PacelineError:
-    if not isinstance(error, msgspec.ValidationError):
-        return BadRequest(f"the batch cannot be decoded: {error}")
-    # A later version may have other keys: say that first.
-    with suppress(*UNDECODABLE):
-        version = versions.decode(body).version
-        if version not in KNOWN_VERSIONS:
-            return _unknown_version_error(version)
-    return format_error(str(error))
+def _check_version(version: int) -> None:
+    if version not in KNOWN_VERSIONS:
+        known = ", ".join(map(str, KNOWN_VERSIONS))
+        raise UnknownFormat(
+            f"wire version {version} is not known here: send {known}",
+            known_versions=KNOWN_VERSIONS,
+        )
 
 
 def format_error(reason: str) -> InvalidRequest:
-    """The refusal of a batch whose parts are not what the format says."""
+    """The refusal of a batch that does not fit the format."""
     return InvalidRequest(f"the batch does not fit wire version {WIRE_VERSION}: {reason}")
 
 
-def _unknown_version_error(version: int) -> UnknownFormat:
-    known = ", ".join(map(str, KNOWN_VERSIONS))
-    return UnknownFormat(
-        f"wire version {version} is not known here: send {known}", known_versions=KNOWN_VERSIONS
-    )
+_ROOT = re.compile(r"(?<=`)\$")
+
+
+def format_error_at(place: str, error: Exception) -> InvalidRequest:
+    """The same for the part of a batch that is at `place`, such as `$.rows`."""
+    reason = str(error) if "`$" in str(error) else f"{error} - at `$`"
+    return format_error(_ROOT.sub(lambda _: place, reason))

@@ -3,6 +3,7 @@
 Operation types are names on the wire and in the queue, and codes of the job's `OpTypes` inside.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
@@ -19,11 +20,10 @@ from app.ingest.batch import (
     RowRules,
     are_all_valid,
     check_rows,
+    column_length,
     columns_from_buffers,
-    columns_from_json,
     columns_to_buffers,
     jump_message,
-    num_ops_in,
     optype_names_in,
 )
 from app.ingest.wire import collectives as wire_collectives
@@ -42,10 +42,10 @@ from app.ingest.wire.body import (
     parse_content_encoding,
     parse_json,
 )
-from app.ingest.wire.json_columns import json_ops_of, steps_done_of
+from app.ingest.wire.json_columns import columns_from_json, steps_done_of
 from app.trace.job import Parallelism, Placement
 from app.trace.ops import BUILT_IN, OpTypes
-from app.trace.window import OpColumns, StepKind
+from app.trace.window import OpColumns
 
 BINARY_TYPE = "application/vnd.paceline.ops+msgpack"
 JSON_TYPE = "application/json"
@@ -67,9 +67,6 @@ class AllRowsRejected(InvalidRequest):
     def __init__(self, message: str, *, num_rows: int) -> None:
         super().__init__(message)
         self.num_rows = num_rows
-
-
-_NIL = b"\xc0"  # of msgpack
 
 
 def decode(
@@ -116,35 +113,18 @@ def _valid_rows(batch: OpBatch, rules: RowRules, name_of: OptypeNameOf) -> Decod
             batch = replace(batch, collectives=rows, wire=None)
     if are_all_valid(batch.columns, rules):
         return Decoded(batch, len(errors), errors[:MAX_ERRORS])
-    checked = check_rows(batch.columns, rules, name_of)
-    rejected = int(checked.taken.size - checked.taken.sum())
-    if rejected == checked.taken.size:
-        first = checked.errors[0]
+    taken, op_errors = check_rows(batch.columns, rules, name_of)
+    rejected = int(taken.size - taken.sum())
+    if rejected == taken.size:
+        first = op_errors[0]
         raise AllRowsRejected(
             f"no row can be taken; row {first.index}: {first.message}", num_rows=rejected
         )
-    taken = replace(batch, columns=batch.columns.select(checked.taken), wire=None)
-    return Decoded(taken, rejected + len(errors), [*checked.errors, *errors][:MAX_ERRORS])
+    valid = replace(batch, columns=batch.columns.select(taken), wire=None)
+    return Decoded(valid, rejected + len(errors), [*op_errors, *errors][:MAX_ERRORS])
 
 
-class _QueueEntry(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """Without extensions that are not in use: an older consumer cannot read them."""
-
-    version: int
-    epoch: int
-    rank: int
-    dp_rank: int
-    stage: int
-    host: str | None
-    batch_seq: int
-    steps_done: tuple[tuple[int, int], ...]
-    optypes: list[str]
-    columns: dict[str, bytes]
-    dropped: int | None = None
-    step_kinds: tuple[tuple[int, StepKind], ...] | None = None
-    placement: PlacementIn | None = None
-    at_step: int | None = None
-    collectives: wire_collectives.BinaryGroups | None = None
+_SAME_FIELDS = ("epoch", "rank", "dp_rank", "stage", "host", "batch_seq")
 
 
 def encode(batch: OpBatch, op_types: OpTypes = BUILT_IN) -> bytes:
@@ -152,24 +132,23 @@ def encode(batch: OpBatch, op_types: OpTypes = BUILT_IN) -> bytes:
     if batch.wire is not None:
         return batch.wire
     names, columns = columns_to_buffers(batch.columns, op_types)
-    placed, groups = batch.placement, batch.collectives
-    entry = _QueueEntry(
-        version=WIRE_VERSION,
-        epoch=batch.epoch,
-        rank=batch.rank,
-        dp_rank=batch.dp_rank,
-        stage=batch.stage,
-        host=batch.host,
-        batch_seq=batch.batch_seq,
-        steps_done=batch.steps_done,
-        optypes=names,
-        columns=columns,
-        dropped=batch.dropped,
-        step_kinds=batch.step_kinds or None,
-        placement=None if placed is None else PlacementIn(placed.rack, placed.switch),
-        at_step=batch.at_step,
-        collectives=None if groups is None else wire_collectives.groups_to_wire(groups),
-    )
+    placement, groups = batch.placement, batch.collectives
+    extensions = {
+        "dropped": batch.dropped,
+        "step_kinds": batch.step_kinds or None,
+        "placement": placement and PlacementIn(placement.rack, placement.switch),
+        "at_step": batch.at_step,
+        "collectives": None if groups is None else wire_collectives.groups_to_wire(groups),
+    }
+    entry = {
+        "version": WIRE_VERSION,
+        **{name: getattr(batch, name) for name in _SAME_FIELDS},
+        "steps_done": batch.steps_done,
+        "optypes": names,
+        "columns": columns,
+        # Without extensions that are not in use: an older consumer cannot read them.
+        **{name: value for name, value in extensions.items() if value is not None},
+    }
     return msgspec.msgpack.encode(entry)
 
 
@@ -194,7 +173,7 @@ def num_ops_of_entry(wire: BinaryBatch) -> int:
     Raises:
         InvalidRequest: even that cannot be said.
     """
-    return num_ops_in(wire.columns)
+    return column_length("step", wire.columns.step)
 
 
 def entry_batch(wire: BinaryBatch, op_types: OpTypes = BUILT_IN) -> OpBatch:
@@ -221,17 +200,15 @@ def _from_binary(plain: Body, body: bytes, op_types: OpTypes) -> tuple[OpBatch, 
     """The batch, and the type's name of each row as it came."""
     wire = parse_binary(plain)
     columns = columns_from_buffers(wire.columns, wire.optypes, op_types)
-    has_groups = bytes(memoryview(wire.collectives)) != _NIL
-    groups = wire_collectives.groups_from_binary(wire.collectives) if has_groups else None
+    groups = wire_collectives.groups_from_binary(wire.collectives)
     return _batch(wire, wire.steps_done, columns, groups, body), optype_names_in(wire)
 
 
 def _from_json(plain: Body, _body: bytes, op_types: OpTypes) -> tuple[OpBatch, OptypeNameOf]:
     wire = parse_json(plain)
-    ops = json_ops_of(wire)
+    columns, names = columns_from_json(wire, op_types)
     groups = wire_collectives.groups_from_json(wire.collectives)
-    batch = _batch(wire, steps_done_of(wire), columns_from_json(ops, op_types), groups, None)
-    return batch, ops.optype.__getitem__
+    return _batch(wire, steps_done_of(wire), columns, groups, None), names.__getitem__
 
 
 _PARSERS = {BINARY_TYPE: _from_binary, JSON_TYPE: _from_json}
@@ -244,19 +221,14 @@ def _batch(
     collectives: GroupRows | None,
     wire: bytes | None,
 ) -> OpBatch:
-    placed = header.placement
+    placement = header.placement
     return OpBatch(
-        epoch=header.epoch,
-        rank=header.rank,
-        dp_rank=header.dp_rank,
-        stage=header.stage,
-        host=header.host,
-        batch_seq=header.batch_seq,
+        **{name: getattr(header, name) for name in _SAME_FIELDS},
         steps_done=tuple(steps_done),
         columns=columns,
         dropped=header.dropped,
         step_kinds=tuple(header.step_kinds),
-        placement=None if placed is None else Placement(placed.rack, placed.switch),
+        placement=None if placement is None else Placement(placement.rack, placement.switch),
         at_step=header.at_step,
         collectives=collectives,
         wire=wire,
@@ -269,9 +241,7 @@ def _check_batch(batch: OpBatch, rules: RowRules) -> None:
         raise InvalidRequest(f"dp_rank {batch.dp_rank} of a job with dp_size {sizes.dp_size}")
     if batch.stage >= sizes.pp_size:
         raise InvalidRequest(f"stage {batch.stage} of a job with pp_size {sizes.pp_size}")
-    steps = [step for step, _ in batch.steps_done]
-    if any(step >= later for step, later in pairwise(steps)):
-        raise InvalidRequest("steps_done must be ascending, each step once")
+    steps = _ascending_steps("steps_done", batch.steps_done)
     if steps and steps[-1] > rules.last_step_taken:
         raise InvalidRequest(f"steps_done has {steps[-1]}: a {jump_message(rules)}")
     if batch.at_step is not None and batch.at_step > rules.last_step_taken:
@@ -281,13 +251,15 @@ def _check_batch(batch: OpBatch, rules: RowRules) -> None:
             "collectives has alone: true, which a rank says that records no operations and "
             "declares no steps: leave it out, or leave these out"
         )
-    if batch.step_kinds:
-        _check_kinds([step for step, _ in batch.step_kinds], {*steps})
-
-
-def _check_kinds(steps: list[int], done: set[int]) -> None:
-    if any(step >= later for step, later in pairwise(steps)):
-        raise InvalidRequest("step_kinds must be ascending, each step once")
-    for step in steps:
+    done = set(steps)
+    for step in _ascending_steps("step_kinds", batch.step_kinds):
         if step not in done:
             raise InvalidRequest(f"step_kinds has step {step}, which steps_done has not")
+
+
+def _ascending_steps(name: str, pairs: Sequence[tuple[int, object]]) -> list[int]:
+    """The steps of pairs that begin with a step."""
+    steps = [step for step, _ in pairs]
+    if any(step >= later for step, later in pairwise(steps)):
+        raise InvalidRequest(f"{name} must be ascending, each step once")
+    return steps

@@ -1,7 +1,7 @@
-"""What a rank records inside its groups, as it lies in a batch: read, checked, written again.
+"""The collectives that a rank recorded inside its groups, in a batch: read, checked, written.
 
-Beside the operations, in the batch's `collectives`: a table of groups, and one row for each
-collective of a tensor-, context- or expert-parallel group (docs/wire-format.md, section 9).
+Beside the operations, in the batch's `collectives`: a table of groups, and one row per collective
+of a tensor-, context- or expert-parallel group (docs/wire-format.md, section 9).
 """
 
 from bisect import bisect_left
@@ -10,7 +10,6 @@ from typing import Annotated, Any
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
 from app.errors import InvalidRequest, TooLarge
 from app.ingest.batch import (
@@ -19,19 +18,24 @@ from app.ingest.batch import (
     MAX_DURATION_NS,
     GroupRows,
     RowError,
-    num_packed_rows,
+    column_length,
+    out_of_range,
+    refused_rows,
+    starts_last,
     unpack_values,
 )
 from app.ingest.wire.body import (
     LAST_INT32,
     LAST_STEP,
     UNDECODABLE,
+    Column,
     Int64,
-    PackedColumn,
     PlacementName,
     Small,
+    columns_struct,
     count_byte,
     format_error,
+    format_error_at,
 )
 from app.trace.collectives import GroupAxis, RankGroup
 from app.trace.window import Ints
@@ -77,14 +81,10 @@ class _GroupsHeader(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, om
     alone: bool = False
 
 
-class _BinaryColumns(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
-    step: memoryview | PackedColumn
-    group: memoryview | PackedColumn
-    kind: memoryview | PackedColumn
-    sequence: memoryview | PackedColumn
-    duration_ns: memoryview | PackedColumn
-    start_ns: memoryview | PackedColumn | None = None
-    bytes: memoryview | PackedColumn | None = None
+class _BinaryColumns(
+    columns_struct(GROUP_DTYPES, Column, OPTIONAL_GROUP_COLUMNS, None)  # type: ignore[misc]
+):
+    """Raw little-endian buffers or packed ones, one a column."""
 
 
 class BinaryGroups(_GroupsHeader, forbid_unknown_fields=True, kw_only=True):
@@ -94,32 +94,26 @@ class BinaryGroups(_GroupsHeader, forbid_unknown_fields=True, kw_only=True):
     columns: _BinaryColumns | None = None
 
 
-_Ints = Annotated[list[Int64], msgspec.Meta(max_length=MAX_GROUP_ROWS)]
+_MAX_LENGTH = msgspec.Meta(max_length=MAX_GROUP_ROWS)
+_Ints = Annotated[list[Int64], _MAX_LENGTH]
+_Kinds = Annotated[list[CollectiveKind], _MAX_LENGTH]
 
 
-class _JsonColumns(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    step: _Ints
-    group: _Ints
-    kind: Annotated[list[CollectiveKind], msgspec.Meta(max_length=MAX_GROUP_ROWS)]
-    sequence: _Ints
-    duration_ns: _Ints
-    start_ns: _Ints | None = None
-    bytes: _Ints | None = None
+class _JsonColumns(
+    columns_struct(GROUP_DTYPES, _Ints, OPTIONAL_GROUP_COLUMNS, None, kind=_Kinds)  # type: ignore[misc]
+):
+    """Lists, one a column."""
 
 
-class _GroupRow(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, gc=False):
-    step: Int64
-    group: Int64
-    kind: CollectiveKind
-    sequence: Int64
-    duration_ns: Int64
-    start_ns: Int64 = -1
-    bytes: Int64 = -1
+class _GroupRow(
+    columns_struct(GROUP_DTYPES, Int64, OPTIONAL_GROUP_COLUMNS, -1, kind=CollectiveKind)  # type: ignore[misc]
+):
+    """One collective."""
 
 
 class _JsonGroups(_GroupsHeader, forbid_unknown_fields=True, kw_only=True):
     columns: _JsonColumns | None = None
-    rows: Annotated[list[_GroupRow], msgspec.Meta(max_length=MAX_GROUP_ROWS)] | None = None
+    rows: Annotated[list[_GroupRow], _MAX_LENGTH] | None = None
 
 
 _BINARY = msgspec.msgpack.Decoder(BinaryGroups)
@@ -142,17 +136,16 @@ class GroupCache:
 
         Raises:
             InvalidRequest: it has no members, or one of them twice, or one too large.
-            TooLarge: it has more members than all groups of a batch may have.
         """
         key = (group.name, group.axis, tuple(group.ranks), tuple(group.runs))
-        found = self._groups.get(key)
-        if found is None:
-            found = RankGroup(group.name, group.axis, _members(group))
+        known = self._groups.get(key)
+        if known is None:
+            known = RankGroup(group.name, group.axis, _members(group))
             if self._num_members > self._max_members:
                 self._groups, self._num_members = {}, 0
-            self._groups[key] = found
-            self._num_members += len(found.ranks) + len(key[2]) + len(key[3])
-        return found
+            self._groups[key] = known
+            self._num_members += len(known.ranks) + len(key[2]) + len(key[3])
+        return known
 
 
 _GROUP_CACHE = GroupCache()
@@ -171,13 +164,23 @@ def groups_from_binary(raw: msgspec.Raw) -> GroupRows | None:
     columns = wire.columns
     if columns is None:
         return _rows(wire, groups, (), {name: np.empty(0, np.int64) for name in GROUP_DTYPES})
-    named = {name: getattr(columns, name) for name in GROUP_DTYPES}
-    lengths = {name: _length(name, column) for name, column in named.items() if column is not None}
-    _check_lengths(lengths)
+    named: dict[str, Column] = {
+        name: column for name in GROUP_DTYPES if (column := getattr(columns, name)) is not None
+    }
+    _check_lengths(
+        {
+            name: column_length(name, column, np.dtype(GROUP_DTYPES[name]), "collectives: ")
+            for name, column in named.items()
+        }
+    )
     arrays: dict[str, Ints] = {}
-    # Starts last: packed, they may count from the end of the row before.
-    for name in sorted(lengths, key=lambda each: each == "start_ns"):
-        arrays[name] = _values(name, named[name], arrays.get("duration_ns"))
+    for name in starts_last(named):
+        column = named[name]
+        arrays[name] = (
+            np.frombuffer(column, GROUP_DTYPES[name]).astype(np.int64)
+            if isinstance(column, memoryview)
+            else unpack_values(name, column, arrays.get("duration_ns"))
+        )
     return _rows(wire, groups, tuple(wire.kinds), arrays)
 
 
@@ -192,19 +195,19 @@ def groups_from_json(raw: msgspec.Raw) -> GroupRows | None:
     if wire.columns is not None and wire.rows is not None:
         raise format_error("it may have `columns` or `rows`, not both - at `$.collectives`")
     rows = wire.rows or []
-    named = {
+    columns = {
         name: [getattr(row, name) for row in rows]
         if wire.columns is None
         else getattr(wire.columns, name)
         for name in GROUP_DTYPES
     }
-    named = {name: values for name, values in named.items() if values is not None}
-    _check_lengths({name: len(values) for name, values in named.items()})
-    kinds = {kind: at for at, kind in enumerate(dict.fromkeys(named["kind"]))}
-    named["kind"] = [kinds[kind] for kind in named["kind"]]
+    columns = {name: values for name, values in columns.items() if values is not None}
+    _check_lengths({name: len(values) for name, values in columns.items()})
+    kinds = {kind: at for at, kind in enumerate(dict.fromkeys(columns["kind"]))}
+    columns["kind"] = [kinds[kind] for kind in columns["kind"]]
     if len(kinds) > MAX_KINDS:
         raise TooLarge(f"collectives has at most {MAX_KINDS} kinds: split it")
-    arrays = {name: np.array(values, np.int64) for name, values in named.items()}
+    arrays = {name: np.array(values, np.int64) for name, values in columns.items()}
     return _rows(wire, groups, tuple(kinds), arrays)
 
 
@@ -224,33 +227,27 @@ def check_group_rows(
         ("duration_ns", rows.duration_ns, 0, MAX_DURATION_NS),
         ("bytes", rows.num_bytes, -1, LAST_STEP),
     )
-    breaches = [
-        ((values < least) | (values > most), f"{name}_out_of_range", f"must lie in {least}..{most}")
-        for name, values, least, most in bounds
-    ]
+    breaches = [out_of_range(values, name, least, most) for name, values, least, most in bounds]
     has_rank = np.array([*(_is_member(rank, group) for group in rows.groups), False])
     is_known = (rows.group >= 0) & (rows.group < len(rows.groups))
     is_outside = is_known & ~has_rank[np.where(is_known, rows.group, -1)]
-    breaches.append((is_outside, "rank_not_in_group", f"rank {rank} is no member of the group"))
-    broken = np.stack([bad for bad, _, _ in breaches])
-    refused: NDArray[np.bool_] = np.logical_or.reduce(broken)
-    if not refused.any():
+    breaches.append((is_outside, "rank_not_in_group", f"row rank {rank} is no member of the group"))
+    is_refused, errors = refused_rows(breaches)
+    if not errors:
         return rows, []
-    errors = []
-    for index in np.flatnonzero(refused).tolist():
-        _, code, message = breaches[int(broken[:, index].argmax())]
-        what = code.removesuffix("_out_of_range") if code.endswith("_range") else "row"
-        errors.append(RowError(index, f"collectives_{code}", f"collectives: {what} {message}"))
-    return rows.select(np.logical_not(refused)), errors
+    return rows.select(~is_refused), [
+        RowError(error.index, f"collectives_{error.code}", f"collectives: {error.message}")
+        for error in errors
+    ]
 
 
 def groups_to_wire(rows: GroupRows) -> BinaryGroups:
     """The rows as the binary format has them."""
-    named = {name: getattr(rows, name) for name in GROUP_COLUMNS}
-    named["bytes"] = named.pop("num_bytes")
+    arrays = {name: getattr(rows, name) for name in GROUP_COLUMNS}
+    arrays["bytes"] = arrays.pop("num_bytes")
     columns = {
         name: memoryview(values.astype(GROUP_DTYPES[name]).tobytes())
-        for name, values in named.items()
+        for name, values in arrays.items()
         if name not in OPTIONAL_GROUP_COLUMNS or (values >= 0).any()
     }
     return BinaryGroups(
@@ -280,15 +277,13 @@ def members_of(ranks: Sequence[int]) -> tuple[list[int], list[RankRun]]:
 
 def ranks_of(ranks: Sequence[int], runs: Sequence[RankRun]) -> list[int]:
     """Members one by one."""
-    found = list(ranks)
+    members = list(ranks)
     for first, number, distance in runs:
-        found += range(first, first + number * distance, distance)
-    return found
+        members += range(first, first + number * distance, distance)
+    return members
 
 
 def _members(group: GroupIn) -> tuple[int, ...]:
-    if len(group.ranks) + sum(number for _, number, _ in group.runs) > MAX_MEMBERS:
-        raise TooLarge(f"the groups of a batch have at most {MAX_MEMBERS:,} members together")
     ranks = ranks_of(group.ranks, group.runs)
     if not ranks:
         raise InvalidRequest(f"group {group.name!r} has no members: give ranks, or runs of them")
@@ -311,15 +306,17 @@ def _decoded(decoder: Any, raw: msgspec.Raw) -> Any:
     try:
         return decoder.decode(raw)
     except UNDECODABLE as error:
-        reason = str(error) if "`$" in str(error) else f"{error} - at `$`"
-        raise format_error(reason.replace("`$", "`$.collectives")) from error
+        raise format_error_at("$.collectives", error) from error
 
 
 def _groups(wire: _GroupsHeader) -> tuple[RankGroup, ...]:
-    groups = tuple(_GROUP_CACHE.of(each) for each in wire.groups)
-    if sum(len(each.ranks) for each in groups) > MAX_MEMBERS:
+    # Before runs of ranks are expanded, which may claim any number.
+    num_members = sum(
+        len(group.ranks) + sum(number for _, number, _ in group.runs) for group in wire.groups
+    )
+    if num_members > MAX_MEMBERS:
         raise TooLarge(f"the groups of a batch have at most {MAX_MEMBERS:,} members together")
-    return groups
+    return tuple(_GROUP_CACHE.of(group) for group in wire.groups)
 
 
 def _rows(
@@ -335,23 +332,6 @@ def _rows(
     return GroupRows(
         groups=groups, kinds=kinds, local_rank=wire.local_rank, is_alone=wire.alone, **arrays
     )
-
-
-def _length(name: str, column: memoryview | PackedColumn) -> int:
-    if isinstance(column, PackedColumn):
-        return num_packed_rows(name, column)
-    size = np.dtype(GROUP_DTYPES[name]).itemsize
-    if column.nbytes % size:
-        raise InvalidRequest(
-            f"collectives: column {name} has {column.nbytes} bytes: not a multiple of {size}"
-        )
-    return column.nbytes // size
-
-
-def _values(name: str, column: memoryview | PackedColumn, duration_ns: Ints | None) -> Ints:
-    if isinstance(column, PackedColumn):
-        return unpack_values(name, column, duration_ns)
-    return np.frombuffer(column, GROUP_DTYPES[name]).astype(np.int64)
 
 
 def _check_lengths(lengths: dict[str, int]) -> None:

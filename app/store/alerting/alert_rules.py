@@ -9,7 +9,6 @@ from sqlalchemy import Connection, select, update
 from app.alerts.rule import Rule
 from app.alerts.rules.rule_in import MAX_RULES
 from app.errors import InvalidRequest
-from app.store.alerting.alerts import rules_of
 from app.store.alerting.tables import alert_rules
 from app.store.columns import checked_text
 from app.store.database import insert
@@ -41,8 +40,7 @@ def load(conn: Connection, project: str, *, for_update: bool = False) -> RuleSet
     row = conn.execute(query.with_for_update() if for_update else query).one_or_none()
     if row is None:
         return RuleSet(0, None)
-    rules = None if row.rules is None else rules_of(row.rules)
-    return RuleSet(row.version, rules, row.updated_s, row.text)
+    return RuleSet(row.version, row.rules, row.updated_s, row.text)
 
 
 def load_or_default(conn: Connection, project: str, default: Sequence[Rule]) -> Sequence[Rule]:
@@ -88,5 +86,5 @@ def replace_all(
 
 def reset(conn: Connection, project: str) -> None:
     """Remove the project's rules: the service's rules apply again."""
-    mine = update(_RULES).where(_RULES.c.project == project, _RULES.c.rules.is_not(None))
-    conn.execute(mine.values(version=_RULES.c.version + 1, rules=None, text=None))
+    own = update(_RULES).where(_RULES.c.project == project, _RULES.c.rules.is_not(None))
+    conn.execute(own.values(version=_RULES.c.version + 1, rules=None, text=None))

@@ -1,39 +1,26 @@
 """Alerts that are pending or firing, every transition of them, and their JSON columns.
 
-Alerts outlive restarts of the job and of the service. JSON columns (details, matchers, rules)
-are read strictly: a value of another type is refused. A field that a row lacks has its default,
-as the row is older than the field.
+Alerts outlive restarts of the job and of the service. A field that a stored detail lacks has its
+default, as the row is older than the field.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import fields
 from operator import attrgetter
-from typing import Annotated, Any, TypeVar
+from typing import Any
 
 import msgspec
 from msgspec.structs import replace
-from sqlalchemy import (
-    Column,
-    ColumnElement,
-    Connection,
-    Row,
-    Select,
-    delete,
-    func,
-    or_,
-    select,
-    tuple_,
-    update,
-)
+from sqlalchemy import Column, ColumnElement, Connection, Select, delete, func, or_, select, update
 
 from app.alerts.alert import AlertEvent, AlertEventKind, AlertState, Blame, Detail, Phase
 from app.alerts.labels import Matcher
-from app.alerts.rule import Rule, Severity
+from app.alerts.rule import Severity
 from app.errors import AlertNotFound, InvalidRequest
 from app.result.record import Json
 from app.store.alerting.tables import alert_events, alerts
 from app.store.columns import checked_text, clipped, clipped_or_none
-from app.store.database import Int64, chunks, from_cursor, insert, split_page, to_cursor
+from app.store.database import HexId, Int64, ListOrder, chunks, equal, insert, one_row
 from app.store.projects import job_id_contains, owns
 from app.store.runs import current_epoch
 from app.store.tables import jobs
@@ -42,32 +29,33 @@ from app.trace.job import DEFAULT_PROJECT
 MAX_SUBJECT = 256
 MAX_URL = 2048
 MAX_ACTOR = 256
-_ALERT_COLUMNS = tuple(alerts.c[each.name] for each in fields(AlertState))
+_ALERT_COLUMNS = tuple(alerts.c[field.name] for field in fields(AlertState))
 # Set by people: a consumer never overwrites these.
 _SET_BY_PEOPLE = (
     *("acked_at_s", "acked_by"),
     *("assigned_to", "assigned_at_s", "assigned_by"),
     *("note", "noted_at_s", "noted_by"),
 )
-_FingerprintText = Annotated[str, msgspec.Meta(pattern=r"\A[0-9a-f]{1,64}\Z")]
+_ORDER = ListOrder((alerts.c.began_at_s, alerts.c.fingerprint), tuple[float, HexId])
 
 
 def of_job(conn: Connection, job_id: str) -> list[AlertState]:
     """A job's pending and firing alerts, by rule and subject."""
     query = select(*_ALERT_COLUMNS).where(alerts.c.job_id == job_id)
-    return [
-        _alert_state(row) for row in conn.execute(query.order_by(alerts.c.rule, alerts.c.subject))
-    ]
+    rows = conn.execute(query.order_by(alerts.c.rule, alerts.c.subject))
+    return [AlertState(*row) for row in rows]
 
 
 def save(conn: Connection, states: Sequence[AlertState]) -> None:
-    """Save these alerts; what people have set is left unchanged."""
+    """Save these alerts; columns that people have set are left unchanged."""
     if not states:
         return
     statement = insert(conn, alerts)
     kept = (*_SET_BY_PEOPLE, "fingerprint")
     changed = {
-        each.name: statement.excluded[each.name] for each in _ALERT_COLUMNS if each.name not in kept
+        column.name: statement.excluded[column.name]
+        for column in _ALERT_COLUMNS
+        if column.name not in kept
     }
     statement = statement.on_conflict_do_update(index_elements=["fingerprint"], set_=changed)
     # In one order, so that concurrent calls do not deadlock.
@@ -114,10 +102,8 @@ def get(conn: Connection, project: str, fingerprint: str) -> AlertState:
         AlertNotFound: the project has no pending or firing alert of this fingerprint.
     """
     query = select(*_ALERT_COLUMNS).where(alerts.c.fingerprint == fingerprint)
-    row = conn.execute(query.where(owns(project, alerts.c.job_id))).one_or_none()
-    if row is None:
-        raise AlertNotFound(fingerprint)
-    return _alert_state(row)
+    query = query.where(owns(project, alerts.c.job_id))
+    return AlertState(*one_row(conn, query, AlertNotFound(fingerprint)))
 
 
 def page(
@@ -135,37 +121,24 @@ def page(
 
     Filtered by phase, job, severity and a text in the job's id, if given.
     """
-    query = select(*_ALERT_COLUMNS).where(owns(project, alerts.c.job_id))
-    for column, wanted in zip(
-        (alerts.c.phase, alerts.c.job_id, alerts.c.severity), (phase, job_id, severity), strict=True
-    ):
-        if wanted is not None:
-            query = query.where(column == wanted)
+    wanted = equal(alerts, phase=phase, job_id=job_id, severity=severity)
+    query = select(*_ALERT_COLUMNS).where(owns(project, alerts.c.job_id), *wanted)
     if text:
         query = query.where(job_id_contains(project, alerts.c.job_id, text))
-    if cursor is not None:
-        key = tuple_(alerts.c.began_at_s, alerts.c.fingerprint)
-        query = query.where(key < from_cursor(cursor, tuple[float, _FingerprintText]))
-    query = query.order_by(alerts.c.began_at_s.desc(), alerts.c.fingerprint.desc())
-    rows, more = split_page(
-        [_alert_state(row) for row in conn.execute(query.limit(limit + 1))], limit
-    )
-    return rows, to_cursor(rows[-1].began_at_s, rows[-1].fingerprint) if more else None
+    rows, next_cursor = _ORDER.page(conn, query, cursor, limit)
+    return [AlertState(*row) for row in rows], next_cursor
 
 
 def acknowledge(conn: Connection, fingerprint: str, *, by: str, at_s: float) -> bool:
     """Acknowledge a firing alert; False if it does not fire or is acknowledged already."""
-    fires = (alerts.c.fingerprint == fingerprint, alerts.c.phase == "firing")
-    new = update(alerts).where(*fires, alerts.c.acked_at_s.is_(None))
-    values = {"acked_at_s": at_s, "acked_by": clipped(by, MAX_ACTOR)}
-    return bool(conn.execute(new.values(**values)).rowcount)
+    is_new = (alerts.c.phase == "firing", alerts.c.acked_at_s.is_(None))
+    return _set(conn, fingerprint, *is_new, acked_at_s=at_s, acked_by=clipped(by, MAX_ACTOR))
 
 
 def unacknowledge(conn: Connection, fingerprint: str) -> bool:
     """Remove the acknowledgement; False if there was none."""
-    acked = update(alerts).where(alerts.c.fingerprint == fingerprint)
-    acked = acked.where(alerts.c.acked_at_s.is_not(None))
-    return bool(conn.execute(acked.values(acked_at_s=None, acked_by=None)).rowcount)
+    is_acked = alerts.c.acked_at_s.is_not(None)
+    return _set(conn, fingerprint, is_acked, acked_at_s=None, acked_by=None)
 
 
 def assign(conn: Connection, fingerprint: str, *, to: str, by: str, at_s: float) -> bool:
@@ -175,28 +148,29 @@ def assign(conn: Connection, fingerprint: str, *, to: str, by: str, at_s: float)
         InvalidRequest: the name is too long, or no text that both databases take.
     """
     checked_text("to", to, MAX_ACTOR)
-    new = update(alerts).where(alerts.c.fingerprint == fingerprint)
-    new = new.where(func.coalesce(alerts.c.assigned_to, "") != to)
+    is_new = func.coalesce(alerts.c.assigned_to, "") != to
     by = clipped(by, MAX_ACTOR)
-    return bool(
-        conn.execute(new.values(assigned_to=to, assigned_by=by, assigned_at_s=at_s)).rowcount
-    )
+    return _set(conn, fingerprint, is_new, assigned_to=to, assigned_by=by, assigned_at_s=at_s)
 
 
 def unassign(conn: Connection, fingerprint: str) -> bool:
     """Remove the assignee; False if there was none."""
-    mine = update(alerts).where(alerts.c.fingerprint == fingerprint)
-    mine = mine.where(alerts.c.assigned_to.is_not(None))
-    none = mine.values(assigned_to=None, assigned_by=None, assigned_at_s=None)
-    return bool(conn.execute(none).rowcount)
+    unassigned = dict.fromkeys(("assigned_to", "assigned_by", "assigned_at_s"))
+    return _set(conn, fingerprint, alerts.c.assigned_to.is_not(None), **unassigned)
 
 
 def set_note(conn: Connection, fingerprint: str, *, text: str, by: str, at_s: float) -> None:
     """Save the last note of an alert; `add_event` keeps all of them. Raises as `assign` does."""
     checked_text("text", text, MAX_REASON)
-    mine = update(alerts).where(alerts.c.fingerprint == fingerprint)
-    by = clipped(by, MAX_ACTOR)
-    conn.execute(mine.values(note=text, noted_by=by, noted_at_s=at_s))
+    _set(conn, fingerprint, note=text, noted_by=clipped(by, MAX_ACTOR), noted_at_s=at_s)
+
+
+def _set(
+    conn: Connection, fingerprint: str, *conditions: ColumnElement[bool], **values: object
+) -> bool:
+    """Set columns of an alert that meets the conditions; False if there is none."""
+    changed = update(alerts).where(alerts.c.fingerprint == fingerprint, *conditions)
+    return bool(conn.execute(changed.values(values)).rowcount)
 
 
 def num_notes(conn: Connection, fingerprint: str, *, since_s: float) -> int:
@@ -209,12 +183,9 @@ def num_notes(conn: Connection, fingerprint: str, *, since_s: float) -> int:
     return int(conn.execute(query).scalar_one())
 
 
-def _alert_state(row: Row[Any]) -> AlertState:
-    return AlertState(**{**row._mapping, "detail": detail_of(row.detail)})
-
-
 MAX_REASON = 500
-_EVENT_COLUMNS = tuple(alert_events.c[each.name] for each in fields(AlertEvent))
+_EVENT_COLUMNS = tuple(alert_events.c[field.name] for field in fields(AlertEvent))
+_EVENT_ORDER = ListOrder((alert_events.c.event_id,), tuple[Int64])
 # Transitions that people want to see: not the pending phase.
 _FIRING_OR_RESOLVED: tuple[AlertEventKind, ...] = ("firing", "resolved")
 
@@ -253,23 +224,20 @@ def event_page(
     Raises:
         JobNotFound: a job is named that never registered.
     """
-    query = _newest_events(limit + 1)
-    if job_id is not None:
-        query = query.where(alert_events.c.job_id == job_id)
-    else:
-        query = query.where(owns(project, alert_events.c.job_id))
+    of_job = alert_events.c.job_id
+    query = select(*_EVENT_COLUMNS).where(
+        owns(project, of_job) if job_id is None else of_job == job_id
+    )
     if kinds:
         query = query.where(alert_events.c.kind.in_(sorted(kinds)))
     if text:
         query = query.where(job_id_contains(project, alert_events.c.job_id, text))
     if is_open:
         query = query.where(alert_events.c.kind == "firing", ~_has_later_event())
-    if cursor is not None:
-        query = query.where(alert_events.c.event_id < from_cursor(cursor, tuple[Int64])[0])
-    rows, more = split_page(_read_events(conn, query), limit)
+    rows, next_cursor = _EVENT_ORDER.page(conn, query, cursor, limit)
     if not rows and job_id is not None:
         current_epoch(conn, job_id)
-    return rows, to_cursor(rows[-1].event_id) if more else None
+    return [AlertEvent(*row) for row in rows], next_cursor
 
 
 def events_of_alert(conn: Connection, fingerprint: str, *, limit: int = 100) -> list[AlertEvent]:
@@ -282,14 +250,14 @@ def newest_events(
     conn: Connection, fingerprints: Sequence[str], kind: AlertEventKind
 ) -> dict[str, AlertEvent]:
     """The last transition of this kind of each of these alerts, if it has one."""
-    found: dict[str, AlertEvent] = {}
+    events: dict[str, AlertEvent] = {}
     for some in chunks(fingerprints):
         same = alert_events.c.fingerprint.in_(some)
         last = select(func.max(alert_events.c.event_id)).where(same, alert_events.c.kind == kind)
         last = last.group_by(alert_events.c.fingerprint)
         query = select(*_EVENT_COLUMNS).where(alert_events.c.event_id.in_(last))
-        found |= {event.fingerprint: event for event in _read_events(conn, query)}
-    return found
+        events |= {event.fingerprint: event for event in _read_events(conn, query)}
+    return events
 
 
 def last_recovery(
@@ -348,16 +316,13 @@ def _has_later_event() -> ColumnElement[bool]:
 
 
 def _read_events(conn: Connection, query: Select[Any]) -> list[AlertEvent]:
-    rows = conn.execute(query)
-    return [AlertEvent(**{**row._mapping, "detail": detail_of(row.detail)}) for row in rows]
+    return [AlertEvent(*row) for row in conn.execute(query)]
 
 
 MAX_SENTENCE = 2000
 MAX_NAMES = 20  # of silent workers and of culprits
 _MAX_NAME = 256
 _MAX_LABELS = 64
-
-T = TypeVar("T")
 
 
 def row_of(record: object, columns: Iterable[Column[Any]], **stored: object) -> dict[str, object]:
@@ -396,32 +361,6 @@ def clipped_labels(labels: Mapping[str, str]) -> dict[str, str]:
     return {clipped(key, _MAX_NAME): clipped(value, _MAX_NAME) for key, value in some}
 
 
-def detail_of(value: Json) -> Detail:
-    """The detail in this JSON.
-
-    Raises:
-        ValueError: a value has another type.
-    """
-    return _convert(value, Detail)
-
-
-def matchers_of(value: Json) -> tuple[Matcher, ...]:
-    """The matchers in this JSON; raises as `detail_of` does."""
-    return tuple(_convert(matcher, Matcher) for matcher in value)
-
-
-def rules_of(value: Json) -> list[Rule]:
-    """The rules in this JSON; raises as `detail_of` does."""
-    return [_convert(rule, Rule) for rule in value]
-
-
-def _convert(value: Json, kind: type[T]) -> T:
-    try:
-        return msgspec.convert(value, kind)
-    except msgspec.ValidationError as error:
-        raise ValueError(f"a row holds no {kind.__name__}: {error}") from error
-
-
 # Each is matched against every alert that is notified.
 MAX_MATCHERS = 32
 MAX_LABEL_CHARS = 64
@@ -429,13 +368,13 @@ MAX_PATTERN_CHARS = 256
 
 
 def check_matchers(matchers: Sequence[Matcher]) -> None:
-    """See that they can be kept.
+    """Check that they can be stored.
 
     Raises:
         InvalidRequest: there are more, or longer ones, than there may be.
     """
     if len(matchers) > MAX_MATCHERS:
         raise InvalidRequest(f"matchers: want at most {MAX_MATCHERS}")
-    for each in matchers:
-        checked_text("label", each.label, MAX_LABEL_CHARS)
-        checked_text("pattern", each.pattern, MAX_PATTERN_CHARS)
+    for matcher in matchers:
+        checked_text("label", matcher.label, MAX_LABEL_CHARS)
+        checked_text("pattern", matcher.pattern, MAX_PATTERN_CHARS)

@@ -2,16 +2,17 @@
 
 from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass, fields
+from itertools import chain
 from typing import Any, Literal
 
-from sqlalchemy import ColumnElement, Connection, Select, String, cast, delete, func, or_, select
+from sqlalchemy import Connection, Select, String, cast, delete, func, or_, select
 
 from app.alerts.notice import NoticeKind
 from app.alerts.receiver import Format
 from app.errors import DeliveryNotFound
 from app.store.alerting.tables import alert_events, delivery_attempts, endpoints, outbox
 from app.store.columns import clipped
-from app.store.database import Int64, from_cursor, split_page, to_cursor
+from app.store.database import Int64, ListOrder, equal, one_row
 
 DeliveryState = Literal["due", "delivered", "failed", "outdated", "silenced"]
 
@@ -58,9 +59,10 @@ _OF_RECEIVER = {
     "endpoint_format": endpoints.c.format.label("endpoint_format"),
 }
 _COLUMNS = tuple(
-    _OF_RECEIVER[each.name] if each.name in _OF_RECEIVER else outbox.c[each.name]
-    for each in fields(DeliveryRecord)
+    _OF_RECEIVER[field.name] if field.name in _OF_RECEIVER else outbox.c[field.name]
+    for field in fields(DeliveryRecord)
 )
+_ORDER = ListOrder((outbox.c.seq,), tuple[Int64])
 
 
 def page(
@@ -78,17 +80,15 @@ def page(
 
     Filtered by state, receiver, alert and job, if given.
     """
-    query = _records(project)
-    wanted = {"state": state, "endpoint_id": endpoint_id, "job_id": job_id}
-    given = {name: value for name, value in wanted.items() if value is not None}
-    query = query.where(*(outbox.c[name] == value for name, value in given.items()))
+    wanted = equal(outbox, state=state, endpoint_id=endpoint_id, job_id=job_id)
+    query = _records(project).where(*wanted)
     if fingerprint is not None:
-        query = query.where(*_lists_alert(fingerprint))
-    if cursor is not None:
-        query = query.where(outbox.c.seq < from_cursor(cursor, tuple[Int64])[0])
-    rows = conn.execute(query.order_by(outbox.c.seq.desc()).limit(limit + 1))
-    found, more = split_page([DeliveryRecord(*row) for row in rows], limit)
-    return found, to_cursor(found[-1].seq) if more else None
+        # No index covers the lists, so only those of the alert's job are searched.
+        its_job = select(alert_events.c.job_id).where(alert_events.c.fingerprint == fingerprint)
+        listed = cast(outbox.c.listed, String).contains(f'"{fingerprint}"', autoescape=True)
+        query = query.where(outbox.c.job_id.in_(its_job), listed)
+    rows, next_cursor = _ORDER.page(conn, query, cursor, limit)
+    return [DeliveryRecord(*row) for row in rows], next_cursor
 
 
 def get(conn: Connection, project: str, delivery_id: str) -> DeliveryRecord:
@@ -98,10 +98,7 @@ def get(conn: Connection, project: str, delivery_id: str) -> DeliveryRecord:
         DeliveryNotFound: it has no such message.
     """
     query = _records(project).where(outbox.c.delivery_id == delivery_id)
-    row = conn.execute(query).one_or_none()
-    if row is None:
-        raise DeliveryNotFound(delivery_id)
-    return DeliveryRecord(*row)
+    return DeliveryRecord(*one_row(conn, query, DeliveryNotFound(delivery_id)))
 
 
 def counts(conn: Connection, project: str) -> list[DeliveryCount]:
@@ -112,13 +109,6 @@ def counts(conn: Connection, project: str) -> list[DeliveryCount]:
     return [DeliveryCount(*row) for row in rows]
 
 
-def _lists_alert(fingerprint: str) -> tuple[ColumnElement[bool], ...]:
-    """Messages that list an alert: no index covers the lists, so only its job is searched."""
-    of_it = select(alert_events.c.job_id).where(alert_events.c.fingerprint == fingerprint)
-    listed = cast(outbox.c.listed, String).contains(f'"{fingerprint}"', autoescape=True)
-    return outbox.c.job_id.in_(of_it), listed
-
-
 def _records(project: str) -> Select[Any]:
     same = endpoints.c.endpoint_id == outbox.c.endpoint_id
     query = select(*_COLUMNS).select_from(outbox.join(endpoints, same, isouter=True))
@@ -127,10 +117,9 @@ def _records(project: str) -> Select[Any]:
 
 def fingerprints_sent(conn: Connection, job_id: str, rule: str, *, written_s: float) -> set[str]:
     """Alerts of one rule on a job that a message written at this time may have delivered."""
-    query = select(outbox.c.fingerprints).where(outbox.c.job_id == job_id, outbox.c.rule == rule)
-    query = query.where(outbox.c.created_s == written_s)
+    query = select(outbox.c.fingerprints).filter_by(job_id=job_id, rule=rule, created_s=written_s)
     query = query.where(outbox.c.state.not_in(("silenced", "outdated")))
-    return {each for fingerprints in conn.scalars(query) for each in fingerprints}
+    return set(chain.from_iterable(conn.scalars(query)))
 
 
 MAX_DETAIL = 500
@@ -151,33 +140,29 @@ class DeliveryAttempt:
 
 
 _ATTEMPTS = delivery_attempts
-_ATTEMPT_COLUMNS = tuple(_ATTEMPTS.c[each.name] for each in fields(DeliveryAttempt))
+_ATTEMPT_COLUMNS = tuple(_ATTEMPTS.c[field.name] for field in fields(DeliveryAttempt))
 
 
 def forget_heartbeats(conn: Connection, endpoint_ids: Collection[str], *, now_s: float) -> None:
     """Remove the heartbeats of these receivers that no sender is at: the next one replaces them."""
-    mine = select(outbox.c.delivery_id).where(
+    heartbeats = select(outbox.c.delivery_id).where(
         outbox.c.endpoint_id.in_(sorted(endpoint_ids)),
         outbox.c.kind == "heartbeat",
         or_(outbox.c.state != "due", outbox.c.lease_until_s <= now_s),
     )
-    ids = conn.execute(mine.with_for_update(skip_locked=True)).scalars().all()
+    remove(conn, conn.scalars(heartbeats.with_for_update(skip_locked=True)).all())
+
+
+def remove(conn: Connection, delivery_ids: Sequence[str]) -> None:
+    """Delete messages and their attempts."""
     for table in (delivery_attempts, outbox):
-        conn.execute(delete(table).where(table.c.delivery_id.in_(ids)))
+        conn.execute(delete(table).where(table.c.delivery_id.in_(delivery_ids)))
 
 
-def add_attempt(
-    conn: Connection,
-    delivery_id: str,
-    attempt: int,
-    at_s: float,
-    took_s: float,
-    status: int | None,
-    detail: str,
-) -> None:
+def add_attempt(conn: Connection, delivery_id: str, attempt: DeliveryAttempt) -> None:
     """Save the result of one attempt."""
-    made = DeliveryAttempt(attempt, at_s, took_s, status, clipped(detail, MAX_DETAIL))
-    conn.execute(_ATTEMPTS.insert().values(delivery_id=delivery_id, **asdict(made)))
+    values = asdict(attempt) | {"detail": clipped(attempt.detail, MAX_DETAIL)}
+    conn.execute(_ATTEMPTS.insert().values(delivery_id=delivery_id, **values))
 
 
 def attempts_of(conn: Connection, project: str, delivery_id: str) -> list[DeliveryAttempt]:

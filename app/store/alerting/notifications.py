@@ -4,46 +4,23 @@ A group is the alerts of one rule on one job. A change of an alert wakes its gro
 claims the group, and `release` sets when it is due next. If the dispatcher dies, the claim lapses.
 A wake-up during a claim is not lost: `release` then keeps the earlier time.
 
-The last notification of an alert outlives the alert (table `alert_told`). A receiver that was
+The last notification of an alert outlives the alert (`notified_alerts`). A receiver that was
 added later is new to a group until it is sent something of it. A refresh repeats the firing
 alerts every few minutes; delivered and outdated refreshes are deleted.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from typing import Any, Literal
+from typing import Any
 
-from sqlalchemy import (
-    ColumnElement,
-    Connection,
-    Row,
-    case,
-    delete,
-    func,
-    or_,
-    select,
-    tuple_,
-    update,
-)
+from sqlalchemy import ColumnElement, Connection, case, delete, func, or_, select, tuple_, update
 
 from app.alerts.alert import Detail
+from app.alerts.planning import LastNotified
 from app.errors import LeaseLost
-from app.store.alerting.alerts import (
-    MAX_SENTENCE,
-    MAX_URL,
-    clipped_labels,
-    detail_json,
-    detail_of,
-    row_of,
-)
-from app.store.alerting.tables import (
-    alert_groups,
-    alert_told,
-    alerts,
-    delivery_attempts,
-    endpoints,
-    outbox,
-)
+from app.store.alerting import deliveries
+from app.store.alerting.alerts import MAX_SENTENCE, MAX_URL, clipped_labels, detail_json, row_of
+from app.store.alerting.tables import alert_groups, alerts, endpoints, notified_alerts, outbox
 from app.store.columns import clipped, clipped_or_none
 from app.store.database import chunks, insert, insert_or_replace, rows_of_group
 from app.store.projects import owns
@@ -61,7 +38,7 @@ class AlertGroup:
     """One rule on one job, claimed; times are Unix seconds.
 
     `last_at_s` is when the last notification was written, `refreshed_at_s` when the last refresh
-    was. Since `held_since_s` its messages wait for what is not processed yet. `num_claims`
+    was. Since `held_since_s` its messages wait for data to be processed. `num_claims`
     identifies the claim; `num_wakes` tells whether the group was woken since.
     """
 
@@ -84,39 +61,36 @@ def wake_group(conn: Connection, job_id: str, rule: str, *, at_s: float) -> None
 
 def wake_beside(conn: Connection, group: AlertGroup, rule: str, *, at_s: float) -> None:
     """Wake the group of another rule of the same job, before `group` is released."""
-    both = _GROUPS.c.job_id == group.job_id, _GROUPS.c.rule.in_((group.rule, rule))
-    # Locked in the order of their keys, as everywhere.
-    conn.execute(select(*_GROUP_KEY).where(*both).order_by(*_GROUP_KEY).with_for_update()).all()
+    _lock_groups(conn, _GROUPS.c.job_id == group.job_id, _GROUPS.c.rule.in_((group.rule, rule)))
     wake_group(conn, group.job_id, rule, at_s=at_s)
 
 
 def wake_project(conn: Connection, project: str, at_s: float) -> None:
-    """Wake all groups of a project that have alerts or last notifications, or outcomes to tell."""
+    """Wake a project's groups that have alerts, last notifications or outcomes to be notified."""
     due = select(fixes).where(fixes.c.job_id == _GROUPS.c.job_id, fixes.c.notice == "due")
-    has_some = or_(*(rows_of_group(table).exists() for table in (alerts, alert_told)), due.exists())
-    mine = select(*_GROUP_KEY).where(owns(project, _GROUPS.c.job_id), has_some)
-    # Locked in the order of their keys, as everywhere.
-    keys = [tuple(row) for row in conn.execute(mine.order_by(*_GROUP_KEY).with_for_update())]
+    has_rows = (rows_of_group(table).exists() for table in (alerts, notified_alerts))
+    keys = _lock_groups(conn, owns(project, _GROUPS.c.job_id), or_(*has_rows, due.exists()))
     for part in chunks(keys):
         conn.execute(update(_GROUPS).where(tuple_(*_GROUP_KEY).in_(part)).values(_woken(at_s)))
 
 
+def _lock_groups(conn: Connection, *conditions: ColumnElement[bool]) -> list[tuple[Any, ...]]:
+    """Lock groups in the order of their keys, as everywhere; returns the keys."""
+    query = select(*_GROUP_KEY).where(*conditions).order_by(*_GROUP_KEY).with_for_update()
+    return [tuple(row) for row in conn.execute(query)]
+
+
 def claim_groups(conn: Connection, *, now_s: float, lease_s: float, limit: int) -> list[AlertGroup]:
     """Claim groups that are due, those that have waited longest first."""
-    due = select(*_GROUP_KEY).where(_is_due(now_s))
-    due = (
-        due.order_by(_GROUPS.c.next_at_s, *_GROUP_KEY)
-        .limit(limit)
-        .with_for_update(skip_locked=True)
-    )
+    due = select(*_GROUP_KEY).where(_is_due(now_s)).order_by(_GROUPS.c.next_at_s, *_GROUP_KEY)
+    due = due.limit(limit).with_for_update(skip_locked=True)
     keys = [tuple(row) for row in conn.execute(due)]
     claimed = update(_GROUPS).where(tuple_(*_GROUP_KEY).in_(keys))
     # Due again when the claim lapses, unless released before.
     lease = {"lease_until_s": now_s + lease_s, "next_at_s": now_s + lease_s}
     claimed = claimed.values(**lease, num_claims=_GROUPS.c.num_claims + 1)
-    rows = conn.execute(
-        claimed.returning(*(_GROUPS.c[each.name] for each in fields(AlertGroup)))
-    ).all()
+    columns = (_GROUPS.c[field.name] for field in fields(AlertGroup))
+    rows = conn.execute(claimed.returning(*columns))
     groups = {(row.job_id, row.rule): AlertGroup(*row) for row in rows}
     return [groups[key] for key in keys]
 
@@ -140,8 +114,9 @@ def release(
     """
     is_quiet = _GROUPS.c.num_wakes == group.num_wakes
     woken = _GROUPS.c.next_at_s if next_at_s is None else _earlier(next_at_s)
-    mine = update(_GROUPS).where(_GROUPS.c.job_id == group.job_id, _GROUPS.c.rule == group.rule)
-    settled = mine.where(_GROUPS.c.num_claims == group.num_claims).values(
+    claim = {"job_id": group.job_id, "rule": group.rule, "num_claims": group.num_claims}
+    settled = update(_GROUPS).filter_by(**claim)
+    settled = settled.values(
         next_at_s=case((is_quiet, next_at_s), else_=woken),
         lease_until_s=0.0,
         last_at_s=_GROUPS.c.last_at_s if last_at_s is None else last_at_s,
@@ -154,8 +129,8 @@ def release(
 
 def clear_last_notified(conn: Connection, job_id: str, rule: str, *, at_s: float) -> None:
     """Forget that a notification was written at this time: the next one need not wait."""
-    mine = update(_GROUPS).where(_GROUPS.c.job_id == job_id, _GROUPS.c.rule == rule)
-    conn.execute(mine.where(_GROUPS.c.last_at_s == at_s).values(last_at_s=None))
+    notified_then = update(_GROUPS).filter_by(job_id=job_id, rule=rule, last_at_s=at_s)
+    conn.execute(notified_then.values(last_at_s=None))
 
 
 def postpone_group(conn: Connection, group: AlertGroup, *, next_at_s: float) -> None:
@@ -163,9 +138,9 @@ def postpone_group(conn: Connection, group: AlertGroup, *, next_at_s: float) -> 
 
     Nothing changes if the claim has been lost, released, or its row is locked.
     """
-    mine = select(*_GROUP_KEY).where(_GROUPS.c.job_id == group.job_id, _GROUPS.c.rule == group.rule)
-    mine = mine.where(_GROUPS.c.num_claims == group.num_claims, _GROUPS.c.lease_until_s > 0)
-    keys = [tuple(row) for row in conn.execute(mine.with_for_update(skip_locked=True))]
+    claim = {"job_id": group.job_id, "rule": group.rule, "num_claims": group.num_claims}
+    held = select(*_GROUP_KEY).filter_by(**claim).where(_GROUPS.c.lease_until_s > 0)
+    keys = [tuple(row) for row in conn.execute(held.with_for_update(skip_locked=True))]
     conn.execute(update(_GROUPS).where(tuple_(*_GROUP_KEY).in_(keys)).values(next_at_s=next_at_s))
 
 
@@ -177,8 +152,8 @@ def has_due_group(conn: Connection, *, now_s: float) -> bool:
 def next_due_s(conn: Connection, *, now_s: float) -> float | None:
     """When (Unix time) the next unclaimed group is due; None if none is."""
     free = _GROUPS.c.lease_until_s <= now_s
-    found: float | None = conn.scalar(select(func.min(_GROUPS.c.next_at_s)).where(free))
-    return found
+    due_s: float | None = conn.scalar(select(func.min(_GROUPS.c.next_at_s)).where(free))
+    return due_s
 
 
 def limit_wait(next_at_s: float | None, *, now_s: float) -> float | None:
@@ -201,19 +176,13 @@ def _earlier(at_s: float) -> ColumnElement[Any]:
     return case((_GROUPS.c.next_at_s <= at_s, _GROUPS.c.next_at_s), else_=at_s)
 
 
-NotifiedKind = Literal["firing", "resolved", "acknowledged", "lapsed", "ended"]
-
-
-@dataclass(frozen=True, slots=True)
-class LastNotification:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LastNotification(LastNotified):
     """The last notification of an alert, and the alert's state then; times are Unix seconds.
 
-    `known_as` are the labels of its first notification, written at `first_at_s`. It `flaps` if that
-    came soon after its end was notified.
+    `known_as` are the labels of its first notification, written at `first_at_s`.
     """
 
-    kind: NotifiedKind
-    at_s: float
     event_id: int
     starts_at_s: float
     sentence: str
@@ -223,18 +192,22 @@ class LastNotification:
     runbook_url: str | None = None
     known_as: Mapping[str, str] = field(default_factory=dict)
     first_at_s: float = 0.0
-    flaps: bool = False
+
+    @property
+    def is_at_rest(self) -> bool:
+        """Whether receivers take the alert for resolved."""
+        return self.kind in ("resolved", "lapsed")
 
 
-_TOLD = alert_told
-_TOLD_COLUMNS = tuple(_TOLD.c[each.name] for each in fields(LastNotification))
+_NOTIFIED = notified_alerts
+_NOTIFIED_COLUMNS = tuple(_NOTIFIED.c[field.name] for field in fields(LastNotification))
 
 
 def last_notifications(conn: Connection, job_id: str, rule: str) -> dict[str, LastNotification]:
     """The last notification of each alert of one rule on a job, by fingerprint."""
-    query = select(_TOLD.c.fingerprint, *_TOLD_COLUMNS)
-    query = query.where(_TOLD.c.job_id == job_id, _TOLD.c.rule == rule)
-    return {row.fingerprint: _notification(row) for row in conn.execute(query)}
+    query = select(_NOTIFIED.c.fingerprint, *_NOTIFIED_COLUMNS).filter_by(job_id=job_id, rule=rule)
+    rows = (dict(row._mapping) for row in conn.execute(query))
+    return {row.pop("fingerprint"): LastNotification(**row) for row in rows}
 
 
 def save_notifications(
@@ -244,7 +217,7 @@ def save_notifications(
     values = [
         row_of(
             notification,
-            _TOLD_COLUMNS,
+            _NOTIFIED_COLUMNS,
             fingerprint=fingerprint,
             job_id=job_id,
             rule=rule,
@@ -256,24 +229,18 @@ def save_notifications(
         )
         for fingerprint, notification in sorted(rows.items())
     ]
-    insert_or_replace(conn, _TOLD, values)
+    insert_or_replace(conn, _NOTIFIED, values)
 
 
 def forget_notifications(conn: Connection, fingerprints: Sequence[str]) -> None:
     """Delete the last notifications of these alerts."""
     if fingerprints:
-        conn.execute(delete(_TOLD).where(_TOLD.c.fingerprint.in_(sorted(fingerprints))))
-
-
-def _notification(row: Row[Any]) -> LastNotification:
-    values = {column.name: row._mapping[column.name] for column in _TOLD_COLUMNS}
-    return LastNotification(**values | {"detail": detail_of(values["detail"])})
+        conn.execute(delete(_NOTIFIED).where(_NOTIFIED.c.fingerprint.in_(sorted(fingerprints))))
 
 
 def mark_new_receiver(conn: Connection, endpoint_id: str, *, now_s: float) -> None:
     """Mark a receiver as new, or as changed, at this time."""
-    mine = update(endpoints).where(endpoints.c.endpoint_id == endpoint_id)
-    conn.execute(mine.values(anew_at_s=now_s))
+    conn.execute(update(endpoints).filter_by(endpoint_id=endpoint_id).values(anew_at_s=now_s))
 
 
 def new_receivers(conn: Connection, job_id: str, rule: str, *, now_s: float) -> dict[str, float]:
@@ -293,20 +260,11 @@ def new_receivers(conn: Connection, job_id: str, rule: str, *, now_s: float) -> 
     return {row.endpoint_id: row.anew_at_s for row in conn.execute(query)}
 
 
-_FINISHED_STATES = ("delivered", "outdated")
-
-
 def drop_refreshes(conn: Connection, endpoint_id: str, job_id: str, rule: str) -> None:
     """Delete delivered and outdated refreshes to a receiver; failed ones are kept for people."""
-    mine = select(outbox.c.delivery_id).where(
-        outbox.c.endpoint_id == endpoint_id,
-        outbox.c.job_id == job_id,
-        outbox.c.rule == rule,
-        outbox.c.kind == "refresh",
-        outbox.c.state.in_(_FINISHED_STATES),
+    refreshes = select(outbox.c.delivery_id).filter_by(
+        endpoint_id=endpoint_id, job_id=job_id, rule=rule, kind="refresh"
     )
-    done = list(conn.execute(mine).scalars())
-    if done:
-        of_these = delivery_attempts.c.delivery_id.in_(done)
-        conn.execute(delete(delivery_attempts).where(of_these))
-        conn.execute(delete(outbox).where(outbox.c.delivery_id.in_(done)))
+    is_done = outbox.c.state.in_(("delivered", "outdated"))
+    if done := conn.scalars(refreshes.where(is_done)).all():
+        deliveries.remove(conn, done)

@@ -5,7 +5,7 @@ it for a limited time. If the sender dies, the claim lapses, and the message is 
 the same id.
 
 Order: a message about an alert must not reach a receiver after a newer one about the same alert.
-Messages about other alerts do not wait for each other, so that a refused or retried message
+Messages about different alerts do not wait for one another, so that a refused or retried message
 delays no other. A receiver that keeps one incident for all alerts of a rule on a job gets them
 one after the other. Locked messages are skipped, not waited for.
 
@@ -28,24 +28,12 @@ import uuid
 from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping, Sequence, Set
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Any, Literal
 
-from sqlalchemy import (
-    ColumnElement,
-    Connection,
-    String,
-    cast,
-    func,
-    literal,
-    not_,
-    or_,
-    select,
-    true,
-    update,
-)
+from sqlalchemy import ColumnElement, Connection, String, cast, func, select, true, update
 from sqlalchemy.dialects.postgresql import JSONB
 
-from app.alerts.notice import Message, NoticeKind
+from app.alerts.notice import Message, Notice, NoticeKind
 from app.alerts.receiver import FORMATS_WITH_ONE_INCIDENT, LONGEST_DELAY_S, PROBE_EVERY_S
 from app.errors import Conflict
 from app.store import runs
@@ -55,7 +43,6 @@ from app.store.alerting.tables import alerts, endpoints, outbox
 from app.store.columns import clipped, clipped_or_none
 from app.store.credentials.sealing import may_open
 from app.store.database import insert
-from app.trace.job import DEFAULT_PROJECT, project_of
 
 _MAX_SUBJECT = 500
 _MAX_BODY = 1 << 20  # far above what a format makes
@@ -83,38 +70,27 @@ class Delivery:
     created_s: float
 
 
-_COLUMNS = tuple(outbox.c[each.name] for each in fields(Delivery))
+_COLUMNS = tuple(outbox.c[field.name] for field in fields(Delivery))
 
 
 def add(
-    conn: Connection,
-    *,
-    endpoint_id: str,
-    notice_id: str,
-    job_id: str | None,
-    rule: str | None,
-    kind: NoticeKind,
-    message: Message,
-    fingerprints: Sequence[str],
-    now_s: float,
-    listed: Collection[str] = (),
-    project: str | None = None,
+    conn: Connection, notice: Notice, message: Message, endpoint_id: str, job_id: str | None
 ) -> str | None:
-    """Add a message; returns its delivery id, None if the receiver has this notice already.
+    """Add the message of a notice, of a job or of none, to a receiver.
 
-    `fingerprints` are the alerts that changed, `listed` the others whose state it gives.
-    `project` is needed if there is no job.
+    Returns its delivery id, None if the receiver has this notice already.
     """
+    now_s, rule = notice.at_s, notice.rule
     statement = insert(conn, outbox).values(
         delivery_id=f"msg_{uuid.uuid4().hex}",
         endpoint_id=endpoint_id,
-        notice_id=notice_id,
-        project=project or (DEFAULT_PROJECT if job_id is None else project_of(job_id)),
+        notice_id=notice.notice_id,
+        project=notice.project,
         job_id=job_id,
         rule=rule,
-        kind=kind,
-        fingerprints=list(fingerprints),
-        listed=sorted({*fingerprints, *listed}),
+        kind=notice.kind,
+        fingerprints=list(notice.about),
+        listed=sorted({*notice.about, *(alert.fingerprint for alert in notice.alerts)}),
         payload=clipped(message.body, _MAX_BODY),
         content_type=message.content_type,
         headers=dict(message.headers),
@@ -129,14 +105,14 @@ def add(
     delivery_id: str | None = conn.execute(new).scalar_one_or_none()
     _drop_outdated(conn, endpoint_id, job_id, rule, now_s=now_s)
     if delivery_id is not None:
-        _expedite(conn, endpoint_id, job_id, rule, set(fingerprints), now_s=now_s)
+        _expedite(conn, endpoint_id, job_id, rule, set(notice.about), now_s=now_s)
     return delivery_id
 
 
 def has_due(conn: Connection, *, now_s: float, kinds: Collection[NoticeKind] | None = None) -> bool:
     """Whether there may be something to claim, of these kinds; works in a read transaction."""
     due = select(outbox).where(_is_claimable(now_s), _is_of(kinds))
-    due = due.where(not_(_lacks_key(conn)) | _lacks_reason(now_s))
+    due = due.where(~_lacks_key(conn) | _lacks_reason(now_s))
     return bool(conn.scalar(select(due.exists())))
 
 
@@ -156,18 +132,18 @@ def claim(
     """
     _fail_undeliverable(conn, now_s=now_s)
     chosen = _choose(conn, now_s=now_s, limit=limit, kinds=kinds)
-    mine = update(outbox).where(outbox.c.seq.in_(chosen))
-    mine = mine.values(attempt=outbox.c.attempt + 1, lease_until_s=now_s + lease_s)
-    claimed = conn.execute(mine.returning(outbox.c.seq, *_COLUMNS)).all()
+    claim = update(outbox).where(outbox.c.seq.in_(chosen))
+    claim = claim.values(attempt=outbox.c.attempt + 1, lease_until_s=now_s + lease_s)
+    claimed = conn.execute(claim.returning(outbox.c.seq, *_COLUMNS)).all()
     return [Delivery(*row[1:]) for row in sorted(claimed, key=lambda row: row.seq)]
 
 
-def note_why_waiting(conn: Connection, endpoint_id: str, why: str, *, now_s: float) -> int:
-    """Say why a receiver's messages wait, where nothing is said yet; returns their number."""
-    mine = select(outbox.c.seq).where(outbox.c.endpoint_id == endpoint_id)
-    mine = mine.where(outbox.c.state == "due", _lacks_reason(now_s)).limit(_MAX_NOTED_AT_ONCE)
-    found = conn.execute(mine).scalars().all()
-    return _update_idle(conn, found, now_s=now_s, detail=clipped(why, MAX_DETAIL))
+def note_why_waiting(conn: Connection, endpoint_id: str, reason: str, *, now_s: float) -> int:
+    """Save why a receiver's messages wait, if no reason is saved yet; returns their number."""
+    waiting = select(outbox.c.seq).filter_by(endpoint_id=endpoint_id, state="due")
+    waiting = waiting.where(_lacks_reason(now_s)).limit(_MAX_NOTED_AT_ONCE)
+    seqs = conn.scalars(waiting).all()
+    return _update_idle(conn, seqs, now_s=now_s, detail=clipped(reason, MAX_DETAIL))
 
 
 def drop_notice(
@@ -177,12 +153,12 @@ def drop_notice(
     now_s: float,
     endpoint_ids: Collection[str] | None = None,
 ) -> None:
-    """Drop what is left of a notice that is no longer true, and of its repetitions.
+    """Drop the due messages of a notice that is no longer true, and of its repetitions.
 
-    With `endpoint_ids`, to these receivers only. What a sender is at, is sent.
+    With `endpoint_ids`, to these receivers only. Messages that a sender has claimed are sent.
     """
-    is_of_it = outbox.c.notice_id.startswith(notice_id, autoescape=True)
-    dropped = update(outbox).where(is_of_it, outbox.c.state == "due", _is_idle(now_s))
+    is_of_notice = outbox.c.notice_id.startswith(notice_id, autoescape=True)
+    dropped = update(outbox).where(is_of_notice, outbox.c.state == "due", _is_idle(now_s))
     if endpoint_ids is not None:
         dropped = dropped.where(outbox.c.endpoint_id.in_(endpoint_ids))
     dropped = dropped.values(state="outdated", done_s=now_s)
@@ -194,23 +170,26 @@ def receivers_tried(conn: Connection, notice_id: str) -> set[str]:
 
     They may know of it, though the attempt failed.
     """
-    mine = outbox.c.notice_id.startswith(notice_id, autoescape=True)
-    query = select(outbox.c.endpoint_id).where(mine, outbox.c.attempt > 0)
-    return set(conn.execute(query).scalars())
+    is_of_notice = outbox.c.notice_id.startswith(notice_id, autoescape=True)
+    return set(conn.scalars(select(outbox.c.endpoint_id).where(is_of_notice, outbox.c.attempt > 0)))
 
 
 def mark_delivered(conn: Connection, delivery: Delivery, *, now_s: float) -> None:
     """Mark as delivered; earlier failed messages to the receiver are retried soon."""
-    mine = _update_claimed(delivery).values(state="delivered", detail=None, done_s=now_s)
-    number = conn.execute(mine).rowcount
+    _finish(conn, delivery, "delivered", now_s)
     pull_forward(conn, delivery.endpoint_id, now_s=now_s)
-    runs.count_deliveries(conn, "delivered", number)
 
 
 def mark_silenced(conn: Connection, delivery: Delivery, *, now_s: float) -> None:
     """Mark as silenced: all its alerts were silenced since it was written."""
-    mine = _update_claimed(delivery).values(state="silenced", detail=None, done_s=now_s)
-    runs.count_deliveries(conn, "silenced", conn.execute(mine).rowcount)
+    _finish(conn, delivery, "silenced", now_s)
+
+
+def _finish(
+    conn: Connection, delivery: Delivery, state: Literal["delivered", "silenced"], now_s: float
+) -> None:
+    finished = _update_claimed(delivery).values(state=state, detail=None, done_s=now_s)
+    runs.count_deliveries(conn, state, conn.execute(finished).rowcount)
 
 
 def mark_failed(
@@ -218,16 +197,15 @@ def mark_failed(
 ) -> None:
     """Note a failed attempt; the next one is at `next_at_s`, None if there is none."""
     again = next_at_s is not None
-    mine = _update_claimed(delivery).values(
+    failed = _update_claimed(delivery).values(
         state="due" if again else "failed",
         detail=clipped(detail, MAX_DETAIL),
         next_at_s=next_at_s if again else now_s,
         lease_until_s=0.0,
         done_s=None if again else now_s,
     )
-    runs.count_deliveries(conn, "retried" if again else "failed", conn.execute(mine).rowcount)
-    group = (delivery.endpoint_id, delivery.job_id, delivery.rule)
-    _drop_outdated(conn, *group, now_s=now_s)
+    runs.count_deliveries(conn, "retried" if again else "failed", conn.execute(failed).rowcount)
+    _drop_outdated(conn, delivery.endpoint_id, delivery.job_id, delivery.rule, now_s=now_s)
 
 
 def replay(conn: Connection, project: str, delivery_id: str, now_s: float) -> None:
@@ -285,8 +263,8 @@ def _choose(
     conn.execute(probed.values(probe_at_s=now_s + PROBE_EVERY_S))
     # Without those that others have locked.
     seqs = [row.seq for row in chosen]
-    mine = select(outbox.c.seq).where(outbox.c.seq.in_(seqs), _is_claimable(now_s))
-    return list(conn.execute(mine.with_for_update(skip_locked=True)).scalars())
+    free = select(outbox.c.seq).where(outbox.c.seq.in_(seqs), _is_claimable(now_s))
+    return list(conn.scalars(free.with_for_update(skip_locked=True)))
 
 
 def _fail_undeliverable(conn: Connection, *, now_s: float) -> None:
@@ -298,14 +276,14 @@ def _fail_undeliverable(conn: Connection, *, now_s: float) -> None:
     lost = conn.execute(query.with_for_update(skip_locked=True)).all()
     if not lost:
         return
-    known = set(conn.execute(select(endpoints.c.endpoint_id)).scalars())
-    for detail, rows in (
+    known = set(conn.scalars(select(endpoints.c.endpoint_id)))
+    for detail, seqs in (
         (RECEIVER_DISABLED, [row.seq for row in lost if row.endpoint_id in known]),
         (RECEIVER_REMOVED, [row.seq for row in lost if row.endpoint_id not in known]),
     ):
-        mine = update(outbox).where(outbox.c.seq.in_(rows), outbox.c.state == "due")
-        failed = conn.execute(mine.values(state="failed", detail=detail, done_s=now_s)).rowcount
-        runs.count_deliveries(conn, "failed", failed)
+        failed = update(outbox).where(outbox.c.seq.in_(seqs), outbox.c.state == "due")
+        failed = failed.values(state="failed", detail=detail, done_s=now_s)
+        runs.count_deliveries(conn, "failed", conn.execute(failed).rowcount)
 
 
 def _max_attempts(
@@ -415,7 +393,7 @@ def _is_claimable(now_s: float) -> ColumnElement[bool]:
 def _lacks_key(conn: Connection) -> ColumnElement[bool]:
     """Whether a delivery waits for a key that is not here."""
     locked = select(endpoints.c.endpoint_id).where(endpoints.c.is_enabled)
-    locked = locked.where(not_(may_open(conn, endpoints.c.sealed)))
+    locked = locked.where(~may_open(conn, endpoints.c.sealed))
     return outbox.c.endpoint_id.in_(locked)
 
 
@@ -443,11 +421,11 @@ def _receiver_is_ready(now_s: float) -> ColumnElement[bool]:
     """Whether a receiver may be sent something now."""
     probe_at_s = endpoints.c.probe_at_s
     # It may have been set by a clock that was read a little later.
-    return or_(probe_at_s.is_(None), _is_past(probe_at_s, now_s, 2 * PROBE_EVERY_S))
+    return probe_at_s.is_(None) | _is_past(probe_at_s, now_s, 2 * PROBE_EVERY_S)
 
 
 def _is_past(column: ColumnElement[float], now_s: float, most_s: float) -> ColumnElement[bool]:
-    return or_(column <= now_s, column > now_s + most_s)
+    return (column <= now_s) | (column > now_s + most_s)
 
 
 # These kinds give the state of alerts: they make older messages about the same alerts outdated.
@@ -462,13 +440,13 @@ AFTER_A_SUCCESS_S = 60.0
 def _waits_for_another(conn: Connection) -> ColumnElement[bool]:
     """Whether a message must wait for an older due one about the same alerts."""
     before = outbox.alias("before")
-    query = select(literal(1)).select_from(before).where(before.c.seq < outbox.c.seq)
-    query = query.where(before.c.job_id == outbox.c.job_id, before.c.rule == outbox.c.rule)
-    query = query.where(before.c.endpoint_id == outbox.c.endpoint_id, before.c.state == "due")
+    same = (before.c[name] == outbox.c[name] for name in ("job_id", "rule", "endpoint_id"))
+    query = select(before.c.seq).where(*same, before.c.state == "due")
+    query = query.where(before.c.seq < outbox.c.seq)
     shares = _have_common_text(conn, before.c.listed, outbox.c.fingerprints)
     has_incident = endpoints.c.format.in_(sorted(FORMATS_WITH_ONE_INCIDENT))
     with_incident = select(endpoints.c.endpoint_id).where(has_incident)
-    return query.where(or_(shares, outbox.c.endpoint_id.in_(with_incident))).exists()
+    return query.where(shares | outbox.c.endpoint_id.in_(with_incident)).exists()
 
 
 def _drop_outdated(
@@ -484,13 +462,12 @@ def _drop_outdated(
     waiting = _due_messages(conn, endpoint_id, job_id, rule, now_s)
     may_send = may_open(conn, endpoints.c.sealed).label("may_send")
     query = select(endpoints.c.format, endpoints.c.probe_at_s, may_send)
-    to = conn.execute(query.where(endpoints.c.endpoint_id == endpoint_id)).one_or_none()
-    keeps_one = to is not None and to.format in FORMATS_WITH_ONE_INCIDENT
-    rests = to is not None and (to.probe_at_s is not None or not to.may_send)
+    receiver = conn.execute(query.where(endpoints.c.endpoint_id == endpoint_id)).one_or_none()
+    keeps_one = receiver is not None and receiver.format in FORMATS_WITH_ONE_INCIDENT
+    rests = receiver is not None and (receiver.probe_at_s is not None or not receiver.may_send)
     outdated = _outdated(waiting, keeps_one=keeps_one, rests=rests)
-    if outdated:
-        mine = _update_idle(conn, outdated, now_s=now_s, state="outdated", done_s=now_s)
-        runs.count_deliveries(conn, "outdated", mine)
+    number = _update_idle(conn, outdated, now_s=now_s, state="outdated", done_s=now_s)
+    runs.count_deliveries(conn, "outdated", number)
 
 
 def _expedite(
@@ -528,11 +505,10 @@ def _due_messages(
     conn: Connection, endpoint_id: str, job_id: str, rule: str | None, now_s: float
 ) -> Sequence[Any]:
     """Due messages to a receiver about one rule on one job, newest first."""
-    names = (outbox.c.seq, outbox.c.kind, outbox.c.fingerprints, outbox.c.listed)
-    is_at_rest = _is_idle(now_s).label("is_idle")
-    query = select(*names, is_at_rest, _has_failed(now_s).label("has_failed"))
-    query = query.where(outbox.c.job_id == job_id, outbox.c.rule == rule)
-    query = query.where(outbox.c.endpoint_id == endpoint_id, outbox.c.state == "due")
+    columns = (outbox.c.seq, outbox.c.kind, outbox.c.fingerprints, outbox.c.listed)
+    is_idle, has_failed = _is_idle(now_s).label("is_idle"), _has_failed(now_s).label("has_failed")
+    query = select(*columns, is_idle, has_failed)
+    query = query.filter_by(endpoint_id=endpoint_id, job_id=job_id, rule=rule, state="due")
     return conn.execute(query.order_by(outbox.c.seq.desc())).all()
 
 
@@ -556,17 +532,17 @@ def _outdated(waiting: Sequence[Any], *, keeps_one: bool, rests: bool) -> list[i
 def _update_idle(conn: Connection, seqs: Sequence[int], *, now_s: float, **values: Any) -> int:
     if not seqs:
         return 0
-    mine = select(outbox.c.seq).where(outbox.c.seq.in_(seqs), outbox.c.state == "due")
-    mine = mine.where(_is_idle(now_s)).order_by(outbox.c.seq).with_for_update(skip_locked=True)
-    locked = list(conn.execute(mine).scalars())
+    idle = select(outbox.c.seq).where(outbox.c.seq.in_(seqs), outbox.c.state == "due")
+    idle = idle.where(_is_idle(now_s)).order_by(outbox.c.seq).with_for_update(skip_locked=True)
+    locked = conn.scalars(idle).all()
     return conn.execute(update(outbox).where(outbox.c.seq.in_(locked)).values(values)).rowcount
 
 
 def _have_common_text(conn: Connection, one: Any, other: Any) -> ColumnElement[bool]:
     """Whether two columns with lists of texts have a text in common."""
     a, b = _elements(conn, one).alias("a"), _elements(conn, other).alias("b")
-    both = select(literal(1)).select_from(a).where(a.c.value == b.c.value)
-    return both.select_from(b).correlate(one.table, other.table).exists()
+    both = select(a.c.value).select_from(a, b).where(a.c.value == b.c.value)
+    return both.correlate(one.table, other.table).exists()
 
 
 def _elements(conn: Connection, column: Any) -> Any:
@@ -576,7 +552,7 @@ def _elements(conn: Connection, column: Any) -> Any:
 
 
 def _check_replay(conn: Connection, record: DeliveryRecord) -> None:
-    """Raises Conflict for a test, a disabled or removed receiver, or what is no longer true."""
+    """Raises Conflict for a test, a disabled or removed receiver, or a message no longer true."""
     query = select(endpoints.c.is_enabled, endpoints.c.format)
     query = query.where(endpoints.c.endpoint_id == record.endpoint_id)
     endpoint = conn.execute(query).one_or_none()
@@ -600,6 +576,5 @@ def _firing_alerts(conn: Connection, record: DeliveryRecord, *, of_group: bool) 
     query = select(alerts.c.acked_at_s).where(alerts.c.phase == "firing")
     query = query.where(alerts.c.job_id == record.job_id, alerts.c.rule == record.rule)
     if not of_group:
-        mine = select(outbox.c.fingerprints).where(outbox.c.delivery_id == record.delivery_id)
-        query = query.where(alerts.c.fingerprint.in_(conn.execute(mine).scalar_one()))
+        query = query.where(alerts.c.fingerprint.in_(record.fingerprints))
     return conn.execute(query).all()

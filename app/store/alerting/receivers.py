@@ -7,21 +7,23 @@ alerts of all jobs of its project.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
+from itertools import chain
 from typing import Any
 
 import msgspec
+from msgspec.structs import asdict
 from sqlalchemy import Connection, delete, func, not_, or_, select
 from sqlalchemy import update as update_rows
 
 from app.alerts.formats.registry import knows_each_alert
 from app.alerts.receiver import SETTINGS_RECEIVER_ID, Receiver, next_probe_s, public_address
 from app.errors import Conflict, ReceiverNotFound, SecretsLocked
-from app.store.alerting.alerts import MAX_URL, check_matchers, matchers_of, row_of
+from app.store.alerting.alerts import MAX_URL, check_matchers, row_of
 from app.store.alerting.deliveries import MAX_DETAIL
 from app.store.alerting.tables import endpoints
 from app.store.columns import checked_text, clipped
 from app.store.credentials.sealing import keys_of, may_open
-from app.store.database import insert
+from app.store.database import insert, one_row
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,10 +44,10 @@ class ReceiverHealth:
     last_detail: str | None = None
 
 
-_HEALTH_COLUMNS = tuple(endpoints.c[each.name] for each in fields(ReceiverHealth))
+_HEALTH_COLUMNS = tuple(endpoints.c[field.name] for field in fields(ReceiverHealth))
 # After a reset; what was delivered stays known.
 _HEALTHY = {
-    column.name: column.default for column in fields(ReceiverHealth) if column.name != "last_ok_s"
+    field.name: field.default for field in fields(ReceiverHealth) if field.name != "last_ok_s"
 }
 
 
@@ -71,23 +73,19 @@ def update(conn: Connection, receiver: Receiver) -> bool:
         ReceiverNotFound: the project has no receiver of its own with this id.
     """
     _check_push_receivers(conn, receiver)
-    is_own = endpoints.c.project == receiver.project
-    mine = (endpoints.c.endpoint_id == receiver.endpoint_id, is_own)
-    before = conn.execute(select(*_COLUMNS).where(*mine)).one_or_none()
-    if before is None:
-        raise ReceiverNotFound(receiver.endpoint_id)
-    values = _row_of(conn, receiver)
-    known = _receiver_of(conn, before)
+    key = {"endpoint_id": receiver.endpoint_id, "project": receiver.project}
+    query = select(*_COLUMNS).filter_by(**key)
+    known = _receiver_of(conn, one_row(conn, query, ReceiverNotFound(receiver.endpoint_id)))
     is_anew = receiver.is_enabled and not (known.is_enabled and _have_same_target(known, receiver))
-    values |= _HEALTHY if is_anew else {}
-    conn.execute(update_rows(endpoints).where(*mine).values(values))
+    values = _row_of(conn, receiver) | (_HEALTHY if is_anew else {})
+    conn.execute(update_rows(endpoints).filter_by(**key).values(values))
     return is_anew
 
 
 def remove(conn: Connection, project: str, endpoint_id: str) -> None:
     """Remove the receiver; raises ReceiverNotFound as `update` does."""
-    mine = (endpoints.c.endpoint_id == endpoint_id, endpoints.c.project == project)
-    if not conn.execute(delete(endpoints).where(*mine)).rowcount:
+    removed = delete(endpoints).filter_by(endpoint_id=endpoint_id, project=project)
+    if not conn.execute(removed).rowcount:
         raise ReceiverNotFound(endpoint_id)
 
 
@@ -102,10 +100,8 @@ def get(conn: Connection, project: str, endpoint_id: str, *, for_update: bool = 
     """
     query = select(*_COLUMNS).where(endpoints.c.endpoint_id == endpoint_id)
     query = query.where(_is_visible_to(project))
-    row = conn.execute(query.with_for_update() if for_update else query).one_or_none()
-    if row is None:
-        raise ReceiverNotFound(endpoint_id)
-    return _receiver_of(conn, row)
+    query = query.with_for_update() if for_update else query
+    return _receiver_of(conn, one_row(conn, query, ReceiverNotFound(endpoint_id)))
 
 
 def without_secrets(conn: Connection, project: str) -> list[Receiver]:
@@ -141,8 +137,8 @@ def without_key(conn: Connection) -> dict[str, str]:
     """Enabled receivers whose key is not here, by id: why nothing can be sent to them from here."""
     query = select(endpoints.c.endpoint_id, endpoints.c.sealed).where(endpoints.c.is_enabled)
     query = query.where(not_(may_open(conn, endpoints.c.sealed))).order_by(endpoints.c.endpoint_id)
-    found = {row.endpoint_id: keys_of(conn).why_locked(row.sealed) for row in conn.execute(query)}
-    return {endpoint_id: why for endpoint_id, why in found.items() if why is not None}
+    reasons = {row.endpoint_id: keys_of(conn).why_locked(row.sealed) for row in conn.execute(query)}
+    return {endpoint_id: reason for endpoint_id, reason in reasons.items() if reason is not None}
 
 
 def has_due_heartbeats(conn: Connection, *, now_s: float) -> bool:
@@ -186,12 +182,12 @@ def put_settings_receiver(conn: Connection, receiver: Receiver | None) -> None:
     Raises:
         SecretsLocked: there is no key to encrypt its secrets with.
     """
-    mine = endpoints.c.endpoint_id == SETTINGS_RECEIVER_ID
+    is_of_settings = endpoints.c.endpoint_id == SETTINGS_RECEIVER_ID
     if receiver is None:
-        conn.execute(delete(endpoints).where(mine))
+        conn.execute(delete(endpoints).where(is_of_settings))
         return
     values = _row_of(conn, receiver) | {"endpoint_id": SETTINGS_RECEIVER_ID, "project": None}
-    known = conn.execute(select(*_COLUMNS).where(mine)).one_or_none()
+    known = conn.execute(select(*_COLUMNS).where(is_of_settings)).one_or_none()
     anew = _HEALTHY
     if known and _have_same_target(_receiver_of(conn, known), receiver):
         anew = {"is_enabled": known.is_enabled}
@@ -230,10 +226,9 @@ def mark_failed(conn: Connection, endpoint_id: str, *, detail: str, now_s: float
 
 def disable(conn: Connection, endpoint_id: str, *, reason: str, now_s: float) -> bool:
     """Disable the receiver until a person enables it; False if it was disabled already."""
-    why = clipped(reason, MAX_DETAIL)
-    values = {"is_enabled": False, "disabled_at_s": now_s, "disabled_reason": why}
+    values = {"disabled_at_s": now_s, "disabled_reason": clipped(reason, MAX_DETAIL)}
     enabled = _update_one(endpoint_id).where(endpoints.c.is_enabled)
-    return bool(conn.execute(enabled.values(values)).rowcount)
+    return bool(conn.execute(enabled.values(values | {"is_enabled": False})).rowcount)
 
 
 def enable(conn: Connection, endpoint_id: str) -> None:
@@ -241,21 +236,20 @@ def enable(conn: Connection, endpoint_id: str) -> None:
     conn.execute(_update_one(endpoint_id).values(_HEALTHY | {"is_enabled": True}))
 
 
-def note_not_reached(conn: Connection, endpoint_id: str, why: str | None) -> None:
+def note_not_reached(conn: Connection, endpoint_id: str, reason: str | None) -> None:
     """Note why the receiver was not reached when it was saved; None if it was.
 
     That is no failed attempt: it must not count towards disabling a receiver that gets no message
     for a day.
     """
-    values = {"last_detail": why and clipped(why, MAX_DETAIL), "last_ok_s": None}
+    values = {"last_detail": reason and clipped(reason, MAX_DETAIL), "last_ok_s": None}
     conn.execute(_update_one(endpoint_id).values(values))
 
 
 def probe_at(conn: Connection, endpoint_id: str, *, at_s: float) -> None:
     """Let a failing receiver get its next message at this time, if that is earlier."""
-    conn.execute(
-        _update_one(endpoint_id).where(endpoints.c.probe_at_s > at_s).values(probe_at_s=at_s)
-    )
+    later = _update_one(endpoint_id).where(endpoints.c.probe_at_s > at_s)
+    conn.execute(later.values(probe_at_s=at_s))
 
 
 def _update_one(endpoint_id: str) -> Any:
@@ -272,17 +266,21 @@ MAX_HEADER_CHARS = 1024
 
 _NOT_COLUMNS = ("secrets", "headers", "locked")
 _PUBLIC_COLUMNS = tuple(
-    endpoints.c[each.name] for each in fields(Receiver) if each.name not in _NOT_COLUMNS
+    endpoints.c[field.name] for field in fields(Receiver) if field.name not in _NOT_COLUMNS
 )
 _COLUMNS = (*_PUBLIC_COLUMNS, endpoints.c.sealed)
 
 
 class _Sealed(msgspec.Struct):
-    """What the column `sealed` holds, as JSON."""
+    """The JSON in the column `sealed`."""
 
     url: str
-    secrets: list[str]
+    secrets: tuple[str, ...]
     headers: dict[str, str]
+
+
+def _secrets_of(receiver: Receiver) -> _Sealed:
+    return _Sealed(receiver.url, tuple(receiver.secrets), dict(receiver.headers))
 
 
 def _sealed_columns(conn: Connection, receiver: Receiver) -> dict[str, object]:
@@ -291,21 +289,19 @@ def _sealed_columns(conn: Connection, receiver: Receiver) -> dict[str, object]:
     Raises:
         SecretsLocked: there is no key.
     """
-    plain = _Sealed(receiver.url, list(receiver.secrets), dict(receiver.headers))
+    plain = msgspec.json.encode(_secrets_of(receiver))
     return {
         "url": public_address(receiver.format, receiver.url),
-        "sealed": keys_of(conn).seal(msgspec.json.encode(plain), _place(receiver.endpoint_id)),
+        "sealed": keys_of(conn).seal(plain, _place(receiver.endpoint_id)),
     }
 
 
 def reseal(conn: Connection, endpoint_id: str) -> bool:
     """Seal the receiver with the newest key; False if it cannot be opened."""
-    mine = endpoints.c.endpoint_id == endpoint_id
-    row = conn.execute(select(*_COLUMNS).where(mine)).one_or_none()
-    receiver = None if row is None else _receiver_of(conn, row)
+    receiver = of_ids(conn, [endpoint_id]).get(endpoint_id)
     if receiver is None or receiver.locked is not None:
         return False
-    conn.execute(update_rows(endpoints).where(mine).values(_sealed_columns(conn, receiver)))
+    conn.execute(_update_one(endpoint_id).values(_sealed_columns(conn, receiver)))
     return True
 
 
@@ -315,11 +311,7 @@ def _place(endpoint_id: str) -> str:
 
 def _have_same_target(known: Receiver, receiver: Receiver) -> bool:
     """Whether nothing has changed after which earlier failures no longer count."""
-    return known.locked is None and (known.url, list(known.secrets), dict(known.headers)) == (
-        receiver.url,
-        list(receiver.secrets),
-        dict(receiver.headers),
-    )
+    return known.locked is None and _secrets_of(known) == _secrets_of(receiver)
 
 
 def _row_of(conn: Connection, receiver: Receiver) -> dict[str, object]:
@@ -339,9 +331,8 @@ def _check_limits(receiver: Receiver) -> None:
     checked_text("url", receiver.url, MAX_URL)
     for secret in receiver.secrets:
         checked_text("secret", secret, MAX_SECRET_CHARS)
-    for pair in receiver.headers.items():
-        for each in pair:
-            checked_text("header", each, MAX_HEADER_CHARS)
+    for text in chain.from_iterable(receiver.headers.items()):
+        checked_text("header", text, MAX_HEADER_CHARS)
 
 
 def _receiver_of(conn: Connection, row: Any) -> Receiver:
@@ -351,16 +342,13 @@ def _receiver_of(conn: Connection, row: Any) -> Receiver:
         plain = keys_of(conn).open(row.sealed, _place(row.endpoint_id))
     except SecretsLocked as error:
         return Receiver(**values, locked=str(error))
-    known = msgspec.json.decode(plain, type=_Sealed)
-    found = {"url": known.url, "secrets": tuple(known.secrets), "headers": known.headers}
-    return Receiver(**values | found)
+    return Receiver(**values | asdict(msgspec.json.decode(plain, type=_Sealed)))
 
 
 def _public_values(row: Any) -> dict[str, Any]:
-    """What a row of `_COLUMNS` says without being opened; `url` has no secret."""
+    """The values in a row of `_COLUMNS` that are not encrypted; `url` has no secret."""
     values = {column.name: getattr(row, column.name) for column in _PUBLIC_COLUMNS}
-    url = public_address(row.format, row.url)
-    return values | {"matchers": matchers_of(row.matchers), "url": url}
+    return values | {"url": public_address(row.format, row.url)}
 
 
 MAX_RECEIVERS = 50
@@ -371,8 +359,8 @@ MAX_PUSH_RECEIVERS = 5
 def _check_number(conn: Connection, receiver: Receiver) -> None:
     """Raises Conflict if the project has the maximum number of receivers, or of this format."""
     _check_push_receivers(conn, receiver)
-    mine = select(func.count()).where(endpoints.c.project == receiver.project)
-    if conn.execute(mine).scalar_one() >= MAX_RECEIVERS:
+    counted = select(func.count()).where(endpoints.c.project == receiver.project)
+    if conn.execute(counted).scalar_one() >= MAX_RECEIVERS:
         raise Conflict(f"the project has {MAX_RECEIVERS} receivers, the maximum: remove one first")
 
 

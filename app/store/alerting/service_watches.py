@@ -1,6 +1,6 @@
-"""What is watched of the service: since when it works, and whether people were told that it fails.
+"""Watches of the service's parts: since when each works, and whether its outage was notified.
 
-Several API processes watch at the same time. A conditional update decides which of them tells
+Several API processes watch at the same time. A conditional update decides which of them notifies
 people of an outage, of its end, and which does the next round of the canary.
 """
 
@@ -17,24 +17,24 @@ from app.store.tables import consumers, service_watches, shards
 # "api": since when there is an API process again, after there was none.
 WatchName = Literal["consumers", "canary", "backlog", "api"]
 _MAX_DETAIL = 500
-# Nobody watched for so long: what happened meanwhile is not known, and counts as no outage.
+# Nothing was watched for longer than this: an outage in between is not known, and does not count.
 _GAP_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
 class Watch:
-    """One thing that is watched; times are Unix seconds by the database's clock.
+    """One watched part of the service; times are Unix seconds by the database's clock.
 
     It last worked at `ok_s`. An outage counts from there, but not from before `since_s`, when
-    watching began. `told_s` is when people were told of the present outage. `detail` is what the
-    last check found wrong, `took_s` how long the last good round took.
+    watching began. `notified_s` is when people were notified of the present outage. `detail` is
+    what is wrong by the last check, `took_s` how long the last good round took.
     """
 
     name: WatchName
     ok_s: float | None
     since_s: float
     checked_s: float | None
-    told_s: float | None
+    notified_s: float | None
     took_s: float | None
     rounds: int
     detail: str | None
@@ -48,65 +48,66 @@ class Watch:
         return self.checked_s is None or not now_s - every_s < self.checked_s <= now_s
 
 
-_COLUMNS = tuple(service_watches.c[name] for name in Watch.__slots__)
+_NOTIFIED_S = service_watches.c.told_s
+_COLUMNS = tuple(
+    _NOTIFIED_S if name == "notified_s" else service_watches.c[name] for name in Watch.__slots__
+)
 
 
 def read(conn: Connection) -> dict[WatchName, Watch]:
-    """All that is watched, by name."""
+    """All watches by name."""
     return {row.name: Watch(*row) for row in conn.execute(select(*_COLUMNS))}
 
 
 def note_consumers(conn: Connection, *, now_s: float) -> Watch:
     """Note when consumers worked last; after a gap in watching every outage counts from now on."""
     _create(conn, "consumers", now_s)
-    mine = service_watches.c.name == "consumers"
-    before = conn.execute(select(*_COLUMNS).where(mine).with_for_update()).one()
+    query = select(*_COLUMNS).filter_by(name="consumers").with_for_update()
+    before = conn.execute(query).one()
     if before.checked_s is not None and now_s - before.checked_s > NO_API_AFTER_S:
         _create(conn, "api", now_s)
-        since = update(service_watches).where(service_watches.c.name == "api")
-        conn.execute(since.values(since_s=now_s))
+        conn.execute(update(service_watches).filter_by(name="api").values(since_s=now_s))
     if before.checked_s is not None and now_s - before.checked_s > _GAP_S:
         conn.execute(update(service_watches).values(since_s=now_s))
-    last_turn_s = conn.execute(select(func.max(consumers.c.last_turn_s))).scalar_one()
+    last_turn_s = conn.scalar(select(func.max(consumers.c.last_turn_s)))
     # A time ahead of now was set by a clock that has been set back.
-    known = [each for each in (before.ok_s, last_turn_s) if each is not None and each <= now_s]
-    values = {"ok_s": max(known, default=None), "checked_s": now_s}
-    conn.execute(update(service_watches).where(mine).values(values))
+    times_s = [at_s for at_s in (before.ok_s, last_turn_s) if at_s is not None and at_s <= now_s]
+    checked = update(service_watches).filter_by(name="consumers")
+    conn.execute(checked.values(ok_s=max(times_s, default=None), checked_s=now_s))
     return read(conn)["consumers"]
 
 
 def note_backlog(conn: Connection, *, is_behind: bool, now_s: float) -> Watch:
     """Note whether consumers are behind now."""
     _create(conn, "backlog", now_s)
-    mine = service_watches.c.name == "backlog"
     values = {"checked_s": now_s} if is_behind else {"checked_s": now_s, "ok_s": now_s}
-    conn.execute(update(service_watches).where(mine).values(values))
+    conn.execute(update(service_watches).filter_by(name="backlog").values(values))
     return read(conn)["backlog"]
 
 
 def begin_outage(conn: Connection, name: WatchName, *, now_s: float, detail: str | None) -> bool:
-    """Note that people are told now; False if they were told of this outage already."""
-    mine = (service_watches.c.name == name, service_watches.c.told_s.is_(None))
-    told = update(service_watches).where(*mine).values(told_s=now_s)
+    """Note that people are notified now; False if they were notified of this outage already."""
+    begun = update(service_watches).filter_by(name=name, told_s=None).values(told_s=now_s)
     if detail is not None:
-        told = told.values(detail=clipped(detail, _MAX_DETAIL))
-    return bool(conn.execute(told).rowcount)
+        begun = begun.values(detail=clipped(detail, _MAX_DETAIL))
+    return bool(conn.execute(begun).rowcount)
 
 
 def end_outage(conn: Connection, name: WatchName) -> bool:
     """Note that it works again; False if another process has noted that."""
-    mine = (service_watches.c.name == name, service_watches.c.told_s.is_not(None))
-    return bool(conn.execute(update(service_watches).where(*mine).values(told_s=None)).rowcount)
+    ended = update(service_watches).filter_by(name=name)
+    ended = ended.where(_NOTIFIED_S.is_not(None)).values(told_s=None)
+    return bool(conn.execute(ended).rowcount)
 
 
 def restart_outage_clock(conn: Connection, name: WatchName, *, now_s: float) -> None:
     """Count an outage from now on, if no notification of it was sent."""
-    mine = (service_watches.c.name == name, service_watches.c.told_s.is_(None))
-    conn.execute(update(service_watches).where(*mine).values(since_s=now_s))
+    unnotified = update(service_watches).filter_by(name=name, told_s=None)
+    conn.execute(unnotified.values(since_s=now_s))
 
 
 def forget(conn: Connection, name: WatchName) -> None:
-    """Forget what is no longer watched: it would look older and older."""
+    """Delete a watch that is no longer updated: it would look older and older."""
     conn.execute(delete(service_watches).where(service_watches.c.name == name))
 
 
@@ -131,13 +132,13 @@ def finish_round(
     missing: str | None,
     num_shards: int,
 ) -> None:
-    """Note how a round of the canary ended: found after `took_s`, or why it is `missing`.
+    """Note how a round of the canary ended: processed after `took_s`, or why it is `missing`.
 
     Rounds take turns over the shards by their numbers. After one that is missing, the next number
     is one of the same shard: a shard that works would hide that others do not.
     """
-    mine = (service_watches.c.name == "canary", service_watches.c.rounds == number)
-    done = update(service_watches).where(*mine).values(checked_s=now_s, lease_until_s=0.0)
+    done = update(service_watches).filter_by(name="canary", rounds=number)
+    done = done.values(checked_s=now_s, lease_until_s=0.0)
     if missing is None:
         done = done.values(ok_s=now_s, took_s=took_s, detail=None)
     else:
@@ -177,15 +178,15 @@ def consumer_lines(conn: Connection, *, now_s: float) -> list[ConsumerLine]:
         # Without the token of its process; all of it where it has none.
         label = row.owner.rpartition("/")[0] or row.owner
         by_label.setdefault(label, []).append(row)
-    found = []
-    for label, of_label in sorted(by_label.items()):
-        alive = [row for row in of_label if row.lease_until_s >= now_s]
-        for row in sorted(alive, key=lambda row: str(row.owner)) or of_label[:1]:
+    lines = []
+    for label, namesakes in sorted(by_label.items()):
+        alive = [row for row in namesakes if row.lease_until_s >= now_s]
+        for row in sorted(alive, key=lambda row: str(row.owner)) or namesakes[:1]:
             token = row.owner.removeprefix(f"{label}/")
             name = label if len(alive) < 2 else f"{label} ({token[:_TOKEN_SHOWN]})"
             shown = tuple(owned.get(row.owner, ()))
-            found.append(ConsumerLine(name, bool(alive), row.last_turn_s, shown))
-    return found
+            lines.append(ConsumerLine(name, bool(alive), row.last_turn_s, shown))
+    return lines
 
 
 _TOKEN_SHOWN = 6

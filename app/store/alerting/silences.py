@@ -1,25 +1,26 @@
 """Silences and maintenance windows: past, active and future ones. The table is `muting`."""
 
 from dataclasses import fields
-from typing import Annotated, Any
+from typing import Annotated
 
 import msgspec
-from sqlalchemy import Connection, Row, select, tuple_, update
+from sqlalchemy import Connection, select, update
 
 from app.alerts.labels import MAX_SILENCE_DAYS, Silence
 from app.errors import Conflict, InvalidRequest, SilenceNotFound
-from app.store.alerting.alerts import MAX_ACTOR, check_matchers, matchers_of, row_of
+from app.store.alerting.alerts import MAX_ACTOR, check_matchers, row_of
 from app.store.alerting.tables import muting
 from app.store.columns import checked_text
-from app.store.database import from_cursor, split_page, to_cursor
+from app.store.database import ListOrder, one_row
 
 MAX_COMMENT = 2000
 # Each is matched against every alert that is notified.
 MAX_SILENCES = 500
 MAX_TOTAL_MATCHERS = 1000
 _DAY_S = 86_400.0
-_COLUMNS = tuple(muting.c[each.name] for each in fields(Silence))
+_COLUMNS = tuple(muting.c[field.name] for field in fields(Silence))
 _Id = Annotated[str, msgspec.Meta(pattern=r"\A[0-9A-Za-z_-]{1,32}\Z")]
+_ORDER = ListOrder((muting.c.ends_s, muting.c.silence_id), tuple[float, _Id])
 
 
 def add(conn: Connection, silence: Silence) -> None:
@@ -40,32 +41,29 @@ def end(conn: Connection, project: str, silence_id: str, *, now_s: float) -> Non
     Raises:
         SilenceNotFound: the project has no such silence.
     """
-    mine = (muting.c.project == project, muting.c.silence_id == silence_id)
-    goes_on = update(muting).where(*mine, muting.c.ends_s > now_s)
+    goes_on = update(muting).filter_by(project=project, silence_id=silence_id)
+    goes_on = goes_on.where(muting.c.ends_s > now_s)
     if not conn.execute(goes_on.values(ends_s=now_s)).rowcount:
         get(conn, project, silence_id)
 
 
 def end_with_run(conn: Connection, job_id: str, *, now_s: float) -> bool:
     """End the silences that last until the current run of this job ends; False without any."""
-    mine = update(muting).where(muting.c.until_end_of == job_id, muting.c.ends_s > now_s)
-    return bool(conn.execute(mine.values(ends_s=now_s)).rowcount)
+    until_end = update(muting).where(muting.c.until_end_of == job_id, muting.c.ends_s > now_s)
+    return bool(conn.execute(until_end.values(ends_s=now_s)).rowcount)
 
 
 def get(conn: Connection, project: str, silence_id: str) -> Silence:
     """One silence; raises as `end` does."""
-    mine = (muting.c.project == project, muting.c.silence_id == silence_id)
-    row = conn.execute(select(*_COLUMNS).where(*mine)).one_or_none()
-    if row is None:
-        raise SilenceNotFound(silence_id)
-    return _silence(row)
+    query = select(*_COLUMNS).filter_by(project=project, silence_id=silence_id)
+    return Silence(*one_row(conn, query, SilenceNotFound(silence_id)))
 
 
 def active(conn: Connection, project: str, *, now_s: float) -> list[Silence]:
     """The active silences, those that end first at the beginning."""
     query = select(*_COLUMNS).where(muting.c.project == project, muting.c.ends_s > now_s)
     query = query.where(muting.c.starts_s <= now_s).order_by(muting.c.ends_s, muting.c.silence_id)
-    return [_silence(row) for row in conn.execute(query)]
+    return [Silence(*row) for row in conn.execute(query)]
 
 
 def page(
@@ -83,12 +81,8 @@ def page(
     query = select(*_COLUMNS).where(muting.c.project == project)
     if ends_after_s is not None:
         query = query.where(muting.c.ends_s > ends_after_s)
-    if cursor is not None:
-        key = tuple_(muting.c.ends_s, muting.c.silence_id)
-        query = query.where(key < from_cursor(cursor, tuple[float, _Id]))
-    query = query.order_by(muting.c.ends_s.desc(), muting.c.silence_id.desc())
-    rows, more = split_page([_silence(row) for row in conn.execute(query.limit(limit + 1))], limit)
-    return rows, to_cursor(rows[-1].ends_s, rows[-1].silence_id) if more else None
+    rows, next_cursor = _ORDER.page(conn, query, cursor, limit)
+    return [Silence(*row) for row in rows], next_cursor
 
 
 def _check_limits(silence: Silence) -> None:
@@ -102,15 +96,11 @@ def _check_limits(silence: Silence) -> None:
 
 
 def _check_room(conn: Connection, silence: Silence) -> None:
-    mine = (muting.c.project == silence.project, muting.c.ends_s > silence.created_s)
-    known = conn.scalars(select(muting.c.matchers).where(*mine)).all()
+    unexpired = (muting.c.project == silence.project, muting.c.ends_s > silence.created_s)
+    known = conn.scalars(select(muting.c.matchers).where(*unexpired)).all()
     if len(known) >= MAX_SILENCES:
         raise Conflict(f"the project has {MAX_SILENCES} silences, the maximum: end one first")
     if len(silence.matchers) + sum(map(len, known)) > MAX_TOTAL_MATCHERS:
         raise Conflict(
             f"all silences of a project have at most {MAX_TOTAL_MATCHERS} matchers: end one first"
         )
-
-
-def _silence(row: Row[Any]) -> Silence:
-    return Silence(**{**row._mapping, "matchers": matchers_of(row.matchers)})

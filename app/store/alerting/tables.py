@@ -16,6 +16,9 @@ from sqlalchemy import (
     false,
 )
 
+from app.alerts.alert import Detail
+from app.alerts.labels import Matcher
+from app.alerts.rule import Rule
 from app.store.columns import JsonText, Real, key_text, serial
 from app.store.tables import metadata
 
@@ -31,7 +34,7 @@ alert_rules = Table(
     metadata,
     Column("project", key_text(32), primary_key=True),
     Column("version", BigInteger, nullable=False),
-    Column("rules", JsonText),
+    Column("rules", JsonText(list[Rule])),
     Column("text", Text),  # as they were written, comments and all
     Column("updated_s", Real, nullable=False),
 )
@@ -58,7 +61,7 @@ alerts = Table(
     Column("threshold", Real),
     Column("labels", JsonText, nullable=False),
     Column("runbook_url", Text),
-    Column("detail", JsonText, nullable=False),  # app/store/alerting/alerts.py
+    Column("detail", JsonText(Detail), nullable=False),
     Column("acked_at_s", Real),
     Column("acked_by", Text),
     Column("assigned_to", Text),
@@ -83,7 +86,7 @@ alert_events = Table(
     Column("severity", Text, nullable=False),
     Column("sentence", Text, nullable=False),
     Column("threshold", Real),
-    Column("detail", JsonText, nullable=False),
+    Column("detail", JsonText(Detail), nullable=False),
     Column("actor", Text),
     Column("reason", Text),
     Index(None, "job_id", "event_id"),
@@ -103,13 +106,13 @@ alert_groups = Table(
     Column("lease_until_s", Real, nullable=False),
     Column("num_claims", BigInteger, nullable=False),
     Column("num_wakes", BigInteger, nullable=False),
-    Column("held_since_s", Real),  # since when its messages wait for what is not processed yet
+    Column("held_since_s", Real),  # since when its messages wait for data to be processed
     Index(None, "next_at_s"),
 )
 
 # The last notification of an alert; it outlives the alert. No foreign key to
 # the event: retention may have taken it.
-alert_told = Table(
+notified_alerts = Table(
     "alert_told",
     metadata,
     Column("fingerprint", key_text(16), primary_key=True),
@@ -120,7 +123,7 @@ alert_told = Table(
     Column("event_id", BigInteger, nullable=False),
     Column("starts_at_s", Real, nullable=False),
     Column("sentence", Text, nullable=False),
-    Column("detail", JsonText, nullable=False),
+    Column("detail", JsonText(Detail), nullable=False),
     Column("labels", JsonText, nullable=False),
     Column("known_as", JsonText, nullable=False),  # labels of its first notification
     Column("first_at_s", Real, nullable=False),  # when that was
@@ -137,7 +140,7 @@ muting = Table(
     Column("silence_id", key_text(32), primary_key=True),
     Column("project", key_text(32), nullable=False),
     Column("kind", Text, nullable=False),  # silence, maintenance
-    Column("matchers", JsonText, nullable=False),
+    Column("matchers", JsonText(tuple[Matcher, ...]), nullable=False),
     Column("starts_s", Real, nullable=False),
     Column("ends_s", Real, nullable=False),
     Column("author", Text, nullable=False),
@@ -155,14 +158,14 @@ endpoints = Table(
     Column("name", Text, nullable=False),
     Column("format", Text, nullable=False),
     Column("url", Text, nullable=False),  # its public part; the whole is in `sealed`
-    Column("matchers", JsonText, nullable=False),
+    Column("matchers", JsonText(tuple[Matcher, ...]), nullable=False),
     Column("min_severity", Text, nullable=False),
     Column("wants_resolved", Boolean, nullable=False),
     Column("is_enabled", Boolean, nullable=False),
     # URL, secrets and headers, encrypted: app/store/credentials/sealing.py.
     Column("sealed", Text, nullable=False),
     Column("old_secret_until_s", Real),
-    Column("anew_at_s", Real),  # since when it wants what it wants, where that is known
+    Column("anew_at_s", Real),  # when it was added or last changed; null: not known
     # Of a dead-man's switch, which gets heartbeats and no alerts: how often, and the last one.
     Column("heartbeat_every_s", Real),
     Column("heartbeat_at_s", Real),
@@ -190,7 +193,7 @@ outbox = Table(
     Column("job_id", key_text(128)),  # with the rule: whose news it is; null of a test
     Column("rule", key_text(64)),
     Column("kind", Text, nullable=False),
-    Column("fingerprints", JsonText, nullable=False),  # of what is news in it
+    Column("fingerprints", JsonText, nullable=False),  # of the alerts that are news in it
     Column("listed", JsonText, nullable=False),  # of all alerts that it names
     Column("payload", Text, nullable=False),
     Column("content_type", Text, nullable=False),

@@ -1,8 +1,8 @@
-"""Encryption of what the database must not show: addresses and secrets of receivers, signing keys.
+"""Encryption of secrets in the database: addresses and secrets of receivers, and signing keys.
 
 AES-256-GCM. A sealed text is "v1.KEYID.DATA": the id of the key, then nonce and ciphertext in
 base64. It is bound to its place (table and row), so that one row's text opens in no other row.
-Of several keys the first one, the newest, seals; every key opens what it has sealed.
+Of several keys the first one, the newest, seals; every key opens the texts that it has sealed.
 
 The keys come from the environment or a file, never from the database: a `Store` gets them, and its
 connections carry them.
@@ -71,13 +71,13 @@ class SecretKeys:
         return self.newest_id
 
     def open(self, sealed: str, place: str) -> bytes:
-        """What was sealed.
+        """The plain bytes of a sealed text.
 
         Raises:
             SecretsLocked: its key is not here, or the text was changed or comes from another place.
         """
-        if (why := self.why_locked(sealed)) is not None:
-            raise SecretsLocked(why)
+        if (reason := self.why_locked(sealed)) is not None:
+            raise SecretsLocked(reason)
         _, name, data = sealed.split(".")
         try:
             raw = base64.b64decode(data, altchars=b"-_", validate=True)
@@ -104,8 +104,8 @@ class SecretKeys:
 
 def keys_of(conn: Connection) -> SecretKeys:
     """The keys of the store that the connection belongs to."""
-    found: SecretKeys | None = conn.get_execution_options().get(OPTION)
-    return found or SecretKeys()
+    keys: SecretKeys | None = conn.get_execution_options().get(OPTION)
+    return keys or SecretKeys()
 
 
 def may_open(conn: Connection, sealed: ColumnElement[str]) -> ColumnElement[bool]:

@@ -8,12 +8,13 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
-from sqlalchemy import Connection, Select, delete, or_, select, update
+from sqlalchemy import Connection, Select, delete, select, update
 
 from app.errors import SessionNotFound
 from app.store.columns import clipped
+from app.store.database import equal, one_row
 from app.store.tables import sessions
-from app.store.tokens import used_minute_s
+from app.store.tokens import save_use
 
 MAX_USER_AGENT = 300
 MAX_PER_TOKEN = 100  # the oldest ends when another one begins
@@ -49,16 +50,15 @@ def begin(conn: Connection, record: SessionRecord) -> None:
     conn.execute(delete(sessions).where(sessions.c.expires_s < now_s - _FORGOTTEN_AFTER_S))
     clipped_agent = {"user_agent": clipped(record.user_agent, MAX_USER_AGENT)}
     conn.execute(sessions.insert().values(asdict(record) | clipped_agent))
-    mine = _good(now_s).where(sessions.c.token_id == record.token_id)
-    mine = mine.order_by(sessions.c.created_s.desc(), sessions.c.session_id.desc())
-    older = [row.session_id for row in conn.execute(mine.offset(MAX_PER_TOKEN))]
+    of_token = _good(now_s).where(sessions.c.token_id == record.token_id)
+    of_token = of_token.order_by(sessions.c.created_s.desc(), sessions.c.session_id.desc())
+    older = [row.session_id for row in conn.execute(of_token.offset(MAX_PER_TOKEN))]
     conn.execute(update(sessions).where(sessions.c.session_id.in_(older)).values(ended_s=now_s))
 
 
 def find(conn: Connection, session_id: str) -> SessionRecord | None:
     """The session with this id, good or not."""
-    query = select(*_COLUMNS).where(sessions.c.session_id == session_id)
-    row = conn.execute(query).one_or_none()
+    row = conn.execute(select(*_COLUMNS).filter_by(session_id=session_id)).one_or_none()
     return None if row is None else SessionRecord(*row)
 
 
@@ -66,9 +66,7 @@ def active(
     conn: Connection, project: str, *, now_s: float, token_id: str | None = None
 ) -> Sequence[SessionRecord]:
     """The project's good sessions, or only those of one token, the newest first."""
-    query = _good(now_s).where(sessions.c.project == project)
-    if token_id is not None:
-        query = query.where(sessions.c.token_id == token_id)
+    query = _good(now_s).where(*equal(sessions, project=project, token_id=token_id))
     rows = conn.execute(query.order_by(sessions.c.created_s.desc(), sessions.c.session_id))
     return [SessionRecord(*row) for row in rows]
 
@@ -79,19 +77,15 @@ def end(conn: Connection, project: str, session_id: str, *, now_s: float) -> boo
     Raises:
         SessionNotFound: the project has no such session.
     """
-    mine = (sessions.c.session_id == session_id, sessions.c.project == project)
-    if conn.execute(select(sessions.c.session_id).where(*mine)).one_or_none() is None:
-        raise SessionNotFound(session_id)
-    good = update(sessions).where(*mine, sessions.c.ended_s.is_(None))
-    return bool(conn.execute(good.values(ended_s=now_s)).rowcount)
+    key = {"session_id": session_id, "project": project}
+    one_row(conn, select(sessions.c.session_id).filter_by(**key), SessionNotFound(session_id))
+    ended = update(sessions).filter_by(**key, ended_s=None).values(ended_s=now_s)
+    return bool(conn.execute(ended).rowcount)
 
 
 def mark_used(conn: Connection, session_id: str, *, now_s: float) -> None:
     """Note that the session was used; to the minute, so that it is rarely written."""
-    minute_s = used_minute_s(now_s)
-    older = or_(sessions.c.last_used_s.is_(None), sessions.c.last_used_s < minute_s)
-    mine = sessions.c.session_id == session_id
-    conn.execute(update(sessions).where(mine, older).values(last_used_s=minute_s))
+    save_use(conn, sessions, now_s, session_id=session_id)
 
 
 def _good(now_s: float) -> Select[Any]:

@@ -1,4 +1,4 @@
-"""Share links: frozen reports of jobs, each shown to whoever has its link until it expires.
+"""Share links: frozen reports of jobs, readable with the link alone until it expires.
 
 The link's token is kept nowhere; only a digest of it is stored. The report is stored compressed.
 """
@@ -6,23 +6,20 @@ The link's token is kept nowhere; only a digest of it is stored. The report is s
 import hashlib
 import secrets
 from dataclasses import asdict, dataclass, fields
-from typing import Annotated, Any
+from typing import Any
 
-import msgspec
 from sqlalchemy import Connection, func, select, update
 
 from app.errors import Conflict, ShareLinkNotFound, TooLarge
 from app.store.alerting.alerts import MAX_ACTOR
 from app.store.columns import clipped
-from app.store.database import ListOrder
+from app.store.database import HexId, ListOrder, equal, new_id, one_row
 from app.store.tables import share_links
 
 # Of a project, neither expired nor revoked.
 MAX_LINKS = 200
 MAX_PAGE_BYTES = 8 << 20
-_ID_BYTES = 12
 _TOKEN_BYTES = 32
-_Id = Annotated[str, msgspec.Meta(pattern=r"\A[0-9a-f]{1,32}\Z")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +59,7 @@ class NewShareLink:
 
 _TABLE = share_links
 _COLUMNS = tuple(_TABLE.c[field.name] for field in fields(ShareLink))
-_ORDER = ListOrder((_TABLE.c.created_s, _TABLE.c.share_id), tuple[float, _Id])
+_ORDER = ListOrder((_TABLE.c.created_s, _TABLE.c.share_id), tuple[float, HexId])
 
 
 def create(conn: Connection, wanted: NewShareLink, *, now_s: float) -> tuple[ShareLink, str]:
@@ -86,7 +83,7 @@ def create(conn: Connection, wanted: NewShareLink, *, now_s: float) -> tuple[Sha
     given = asdict(wanted) | {"author": clipped(wanted.author, MAX_ACTOR)}
     del given["page"]
     made = ShareLink(
-        share_id=secrets.token_hex(_ID_BYTES),
+        share_id=new_id(),
         created_s=now_s,
         revoked_s=None,
         size_bytes=size_bytes,
@@ -102,11 +99,10 @@ def find_page(conn: Connection, token: str, *, now_s: float) -> tuple[ShareLink,
     Raises:
         ShareLinkNotFound: there is none, or it has expired or was revoked.
     """
-    mine = (_TABLE.c.digest == _digest(token), *_is_good(now_s))
-    row = conn.execute(select(*_COLUMNS, _TABLE.c.page).where(*mine)).one_or_none()
-    if row is None or row.page is None:
-        raise ShareLinkNotFound
-    return ShareLink(*row[:-1]), row.page
+    is_of_token = (_TABLE.c.digest == _digest(token), _TABLE.c.page.is_not(None))
+    query = select(*_COLUMNS, _TABLE.c.page).where(*is_of_token, *_is_good(now_s))
+    *link, page = one_row(conn, query, ShareLinkNotFound())
+    return ShareLink(*link), page
 
 
 def get(conn: Connection, project: str, share_id: str) -> ShareLink:
@@ -115,11 +111,8 @@ def get(conn: Connection, project: str, share_id: str) -> ShareLink:
     Raises:
         ShareLinkNotFound: the project has no such link.
     """
-    mine = (_TABLE.c.project == project, _TABLE.c.share_id == share_id)
-    row = conn.execute(select(*_COLUMNS).where(*mine)).one_or_none()
-    if row is None:
-        raise ShareLinkNotFound(share_id)
-    return ShareLink(*row)
+    query = select(*_COLUMNS).filter_by(project=project, share_id=share_id)
+    return ShareLink(*one_row(conn, query, ShareLinkNotFound(share_id)))
 
 
 def page(
@@ -131,9 +124,7 @@ def page(
     limit: int = 100,
 ) -> tuple[list[ShareLink], str | None]:
     """A project's links, or those of one job, the newest first, and the next page's cursor."""
-    query = select(*_COLUMNS).where(_TABLE.c.project == project)
-    if job_id is not None:
-        query = query.where(_TABLE.c.job_id == job_id)
+    query = select(*_COLUMNS).where(*equal(_TABLE, project=project, job_id=job_id))
     rows, more = _ORDER.page(conn, query, cursor, limit)
     return [ShareLink(*row) for row in rows], more
 
@@ -141,8 +132,8 @@ def page(
 def revoke(conn: Connection, project: str, share_id: str, *, now_s: float) -> bool:
     """Revoke a link and delete its report; False if it was revoked already; raises as `get`."""
     get(conn, project, share_id)
-    mine = (_TABLE.c.share_id == share_id, _TABLE.c.revoked_s.is_(None))
-    revoked = update(_TABLE).where(*mine).values(revoked_s=now_s, page=None)
+    good = update(_TABLE).filter_by(share_id=share_id, revoked_s=None)
+    revoked = good.values(revoked_s=now_s, page=None)
     return bool(conn.execute(revoked).rowcount)
 
 

@@ -41,15 +41,10 @@ class DiskSample(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class DiskForecast:
-    """Of the fullest disk; `days_left` is None if not measured long enough, or not growing.
+    """Of the fullest disk; `days_left` is None if not measured long enough, or not growing."""
 
-    `reusable_bytes` are those of `free_bytes` inside the files of a PostgreSQL; None elsewhere.
-    """
-
-    free_bytes: int
-    used_share: float
+    usage: DiskUsage
     days_left: float | None
-    reusable_bytes: int | None = None
 
 
 def read_forecast(store: Store, watch: DiskWatch) -> DiskForecast | None:
@@ -69,7 +64,7 @@ def forecast(usage: DiskUsage, samples: Sequence[DiskSample]) -> DiskForecast:
     """The usage now, and how many days are left at the pace of the samples."""
     growth = bytes_per_s(samples)
     days_left = None if growth is None or growth <= 0 else usage.free_bytes / growth / _DAY_S
-    return DiskForecast(usage.free_bytes, usage.used_share, days_left, usage.reusable_bytes)
+    return DiskForecast(usage, days_left)
 
 
 def bytes_per_s(samples: Sequence[DiskSample]) -> float | None:
@@ -82,7 +77,7 @@ def bytes_per_s(samples: Sequence[DiskSample]) -> float | None:
 
 
 def add_sample(store: Store, usage: DiskUsage) -> bool:
-    """Save what is used now, unless another process did so within ten minutes.
+    """Save the used bytes, unless another process did so within ten minutes.
 
     Raises:
         StoreUnavailable: the database does not answer, or the disk is full.

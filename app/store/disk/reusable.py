@@ -79,7 +79,7 @@ class DatabaseSpace:
     free_inside_bytes: int = 0
 
     def reusable_bytes(self, disk_bytes: int) -> int:
-        """What counts as free of the space inside, on a disk of this size.
+        """Bytes of the space inside that count as free, on a disk of this size.
 
         New rows take space outside TOAST, too, say in indexes. So no more counts than what fills
         together with the rest of the disk, if new rows lie as those that are there.
@@ -120,8 +120,7 @@ class SpaceMeter:
             StoreUnavailable: the database does not answer.
         """
         with store.read() as conn:
-            size = select(func.pg_database_size(func.current_database()))
-            size_bytes = int(conn.execute(size).scalar_one())
+            size_bytes = conn.execute(DATABASE_BYTES).scalar_one()
             toasts = read_toast_tables(conn)
         if self._monotonic() >= self._scan_at_s or not self._knows(toasts):
             self._scan(store, toasts)
@@ -169,13 +168,13 @@ class SpaceMeter:
         return free_chunks * _PAGE_BYTES // _CHUNKS_A_PAGE
 
 
+DATABASE_BYTES = select(func.pg_database_size(func.current_database()))
+
+
 def read_toast_tables(conn: Connection) -> list[ToastTable]:
     """The large TOAST tables of our tables; none on a server with pages of another size."""
-    found = conn.execute(
-        text(_TOAST_TABLES),
-        {"names": list(metadata.tables), "least": LEAST_BYTES, "page": str(_PAGE_BYTES)},
-    )
-    return [ToastTable(**row._mapping) for row in found]
+    parameters = {"names": list(metadata.tables), "least": LEAST_BYTES, "page": str(_PAGE_BYTES)}
+    return [ToastTable(**row._mapping) for row in conn.execute(text(_TOAST_TABLES), parameters)]
 
 
 def _live_chunks(conn: Connection, toast: ToastTable) -> int:

@@ -6,9 +6,10 @@ the newest rows, since counting would read all of the file.
 
 from dataclasses import dataclass
 
-from sqlalchemy import Connection, func, select, text
+from sqlalchemy import Connection, text
 
-from app.store.database import Store
+from app.store.database import Store, pragma
+from app.store.disk.reusable import DATABASE_BYTES
 from app.store.tables import metadata
 
 COUNTED_UP_TO_BYTES = 64 << 20
@@ -33,27 +34,23 @@ def read_table_sizes(store: Store) -> TableSizes:
     with store.read() as conn:
         if conn.dialect.name == "postgresql":
             return _postgres(conn)
-        total, free = (_pragma(conn, name) * _pragma(conn, "page_size")
-                       for name in ("page_count", "freelist_count"))  # fmt: skip
+        page_bytes = pragma(conn, "page_size")
+        total = pragma(conn, "page_count") * page_bytes
         compiled = conn.exec_driver_sql("SELECT sqlite_compileoption_used('ENABLE_DBSTAT_VTAB')")
         if compiled.scalar_one() and total <= COUNTED_UP_TO_BYTES:
             return TableSizes(total, _counted(conn))
-        return TableSizes(total, _estimated(conn, total - free), are_estimates=True)
+        used_bytes = total - pragma(conn, "freelist_count") * page_bytes
+        return TableSizes(total, _estimated(conn, used_bytes, page_bytes), are_estimates=True)
 
 
 def _postgres(conn: Connection) -> TableSizes:
-    of_database = select(func.pg_database_size(func.current_database()))
     rows = conn.execute(
         text("SELECT relname, pg_total_relation_size(oid) FROM pg_class "
              "WHERE relnamespace = current_schema()::regnamespace AND relname = ANY(:names)"),
         {"names": list(metadata.tables)},
     )  # fmt: skip
     by_table = {name: int(number) for name, number in rows}
-    return TableSizes(conn.execute(of_database).scalar_one(), by_table)
-
-
-def _pragma(conn: Connection, name: str) -> int:
-    return int(conn.exec_driver_sql(f"PRAGMA {name}").scalar_one())
+    return TableSizes(conn.execute(DATABASE_BYTES).scalar_one(), by_table)
 
 
 def _counted(conn: Connection) -> dict[str, int]:
@@ -61,18 +58,19 @@ def _counted(conn: Connection) -> dict[str, int]:
         "SELECT m.tbl_name, sum(s.pgsize) FROM dbstat s JOIN sqlite_schema m ON m.name = s.name "
         "WHERE s.aggregate = TRUE GROUP BY m.tbl_name"
     )
-    found = {name: int(number) for name, number in rows}
-    return {name: found[name] for name in metadata.tables if name in found}
+    sizes = {name: int(number) for name, number in rows}
+    return {name: sizes[name] for name in metadata.tables if name in sizes}
 
 
-def _estimated(conn: Connection, used_bytes: int) -> dict[str, int]:
-    """A page for each table and index; the rest by rows times the mean size of the newest ones."""
+def _estimated(conn: Connection, used_bytes: int, page_bytes: int) -> dict[str, int]:
+    """A page for every table and index; the rest by rows times the mean size of the newest ones."""
     weights = {name: _rows_weight(conn, name) for name in metadata.tables}
     trees = "SELECT tbl_name, count(*) FROM sqlite_schema WHERE rootpage > 0 GROUP BY tbl_name"
-    page_bytes = _pragma(conn, "page_size")
     least = {name: count * page_bytes for name, count in conn.exec_driver_sql(trees)}
     rest_bytes, total = max(0, used_bytes - sum(least.values())), sum(weights.values()) or 1
-    return {name: least.get(name, 0) + rest_bytes * each // total for name, each in weights.items()}
+    return {
+        name: least.get(name, 0) + rest_bytes * weight // total for name, weight in weights.items()
+    }
 
 
 def _rows_weight(conn: Connection, name: str) -> int:

@@ -49,9 +49,9 @@ class DiskUsage:
 
 def disk_usage(directory: Path) -> DiskUsage:
     """Of the disk that a directory is on. May raise OSError."""
-    found = os.statvfs(directory)
-    used_blocks = found.f_blocks - found.f_bfree
-    return DiskUsage(used_blocks * found.f_frsize, found.f_bavail * found.f_frsize)
+    disk = os.statvfs(directory)
+    used_blocks = disk.f_blocks - disk.f_bfree
+    return DiskUsage(used_blocks * disk.f_frsize, disk.f_bavail * disk.f_frsize)
 
 
 def free_bytes(directory: Path) -> int | None:
@@ -72,7 +72,7 @@ def sqlite_directory(url: str) -> Path | None:
 
 
 def full_sentence(left_bytes: int) -> str:
-    """What to say of a disk without room."""
+    """The error message of a disk without room."""
     return f"the server's disk is full, with {formatting.bytes_text(left_bytes)} free"
 
 
@@ -91,15 +91,15 @@ class DiskMarks:
 
     def level(self, usage: DiskUsage, before: DiskLevel) -> DiskLevel:
         """The level of this usage, after that level."""
-        found: DiskLevel = "ok"
+        reached: DiskLevel = "ok"
         marks: dict[DiskLevel, float] = {"warn": self.warn, "raw": self.raw, "stop": self.stop}
         for level, mark in marks.items():
             is_left = LEVELS.index(before) < LEVELS.index(level)
             if usage.used_share < (mark if is_left else mark - LEAVE_BELOW):
                 break
             if level == "warn" or usage.free_bytes < self.ample_bytes:
-                found = level
-        return found
+                reached = level
+        return reached
 
 
 class DiskWatch:
@@ -124,12 +124,12 @@ class DiskWatch:
         self._measure = measure
         self._measure_at_s = float("-inf")
         self._usage: DiskUsage | None = None
-        self.database_disk_bytes: int | None = None  # of a PostgreSQL, which does not tell it
+        self.database_disk_bytes: int | None = None  # of a PostgreSQL; from the settings
         self._database: DiskUsage | None = None
         self._level: DiskLevel = "ok"
 
     def note_database(self, size_bytes: int, reusable_bytes: int = 0) -> None:
-        """What the database on another machine takes of `database_disk_bytes`.
+        """Save how many bytes the database on another machine takes of `database_disk_bytes`.
 
         Of its size, `reusable_bytes` are free for new rows.
         """
@@ -149,7 +149,7 @@ class DiskWatch:
 
     @property
     def level(self) -> DiskLevel:
-        """What holds now; `ok` where nothing is known."""
+        """The present level; `ok` if no disk is known."""
         self.usage()
         return self._level
 
@@ -179,7 +179,7 @@ class DiskWatch:
             raise DiskFull(full_sentence(usage.free_bytes))
 
     def sentence(self) -> str | None:
-        """What holds now, for operators; None at level ok."""
+        """The present level in words, for operators; None at level ok."""
         usage, level = self.usage(), self._level
         if usage is None or level == "ok":
             return None
@@ -187,25 +187,25 @@ class DiskWatch:
         return f"the disk is {share} full, with {left} free{_CONSEQUENCES[level]}"
 
     def _fullest(self) -> DiskUsage | None:
-        found = [] if self._database is None else [self._database]
+        usages = [] if self._database is None else [self._database]
         for directory in self._directories:
             try:
-                found.append(self._measure(directory))
+                usages.append(self._measure(directory))
                 self._unmeasured.discard(directory)
             except OSError as error:
                 if directory not in self._unmeasured:
                     self._unmeasured.add(directory)
                     log.warning("disk not measured", directory=str(directory), reason=str(error))
-        return max(found, key=lambda usage: usage.used_share, default=None)
+        return max(usages, key=lambda usage: usage.used_share, default=None)
 
     def _note_level(self) -> None:
         before = self._level
         self._level = "ok" if self._usage is None else self._marks.level(self._usage, before)
         if self._level == before:
             return
-        said = self.sentence() or "the disk has room again"
+        sentence = self.sentence() or "the disk has room again"
         write = log.info if self._level == "ok" else log.warning
-        write(said, directories=[str(each) for each in self._directories], level=self._level)
+        write(sentence, directories=list(map(str, self._directories)), level=self._level)
 
 
 _CONSEQUENCES = {

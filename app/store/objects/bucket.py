@@ -37,7 +37,7 @@ class BucketAddress:
 
 
 class Bucket(Protocol):
-    """Objects by name; each call raises `ObjectStorageUnavailable` where it is of no avail."""
+    """Objects by name; each call raises `ObjectStorageUnavailable` if it fails."""
 
     def put(self, name: str, data: bytes) -> None:
         """Store an object, over one of the same name."""
@@ -93,13 +93,13 @@ class S3Bucket:
             self._store.delete(list(names))
 
     @contextmanager
-    def _asked_to(self, what: str) -> Iterator[None]:
+    def _asked_to(self, verb: str) -> Iterator[None]:
         try:
             yield
         except self._failures as error:
             where = f"bucket {self._address.bucket} at {self._address.endpoint or 'Amazon'}"
             raise ObjectStorageUnavailable(
-                f"object storage did not {what} an object ({where}): {_first_line(error)}"
+                f"object storage did not {verb} an object ({where}): {_first_line(error)}"
             ) from error
 
 
@@ -126,5 +126,5 @@ def _open(address: BucketAddress) -> "S3Store":
 
 
 def _first_line(error: Exception) -> str:
-    """What the library says, without the debugging text behind it."""
+    """The library's message, without the debugging text behind it."""
     return str(error).partition("\n")[0][:300]

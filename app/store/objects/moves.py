@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import structlog
-from sqlalchemy import ColumnElement, Row, Select, Table, and_, delete, or_, select, update
+from sqlalchemy import ColumnElement, Row, Select, and_, delete, or_, select, update
 
 from app.errors import Conflict, Unavailable
 from app.store import windows as stored_windows
@@ -31,6 +31,7 @@ log = structlog.get_logger()
 _CLAIM_S = 600.0
 _MAX_DELETED = 500  # at once: a request takes 1000
 _KEY = ("job_id", "epoch", "first_step")
+_REVISION = (*_KEY, "revision")
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,42 +50,44 @@ def find(conn: Connection, job_id: str, window_id: str) -> bytes | MovedOperatio
         JobNotFound: the job never registered.
         WindowNotFound: it has no such window.
     """
-    kept = stored_windows.trace(conn, job_id, window_id)
-    if kept is not None:
-        return kept
+    packed = stored_windows.trace(conn, job_id, window_id)
+    if packed is not None:
+        return packed
     summary = stored_windows.summary(conn, job_id, window_id)
-    of = window_objects.c
+    stored = window_objects.c
     # Of a joined window they are those of one of its parts: all begin inside it.
-    inside = of.first_step.between(summary.first_step, summary.last_step)
-    query = select(window_objects).where(*of_run(window_objects, job_id, summary.epoch), inside)
-    query = query.where(
-        of.window_first_step == summary.first_step, of.window_revision == summary.revision
+    inside = stored.first_step.between(summary.first_step, summary.last_step)
+    query = select(window_objects).filter_by(
+        job_id=job_id,
+        epoch=summary.epoch,
+        window_first_step=summary.first_step,
+        window_revision=summary.revision,
     )
-    row = conn.execute(query.where(of.is_stored, ~of.is_removed)).first()
+    row = conn.execute(query.where(inside, stored.is_stored, ~stored.is_removed)).first()
     if row is None:
         return None
     return MovedOperations(summary.window_id, _name(row), row.sha256)
 
 
-def fetch(bucket: Bucket | None, found: bytes | MovedOperations | None) -> bytes | None:
-    """What `find` found, from the bucket if it is there.
+def fetch(bucket: Bucket | None, operations: bytes | MovedOperations | None) -> bytes | None:
+    """The operations that `find` returns, from the bucket if they are there.
 
     Raises:
         ObjectStorageUnavailable: the bucket does not answer.
         Conflict: this process knows no bucket, or the bucket has other bytes.
     """
-    if not isinstance(found, MovedOperations):
-        return found
-    where = f"the operations of window {found.window_id} are in object storage"
+    if not isinstance(operations, MovedOperations):
+        return operations
+    where = f"the operations of window {operations.window_id} are in object storage"
     if bucket is None:
         raise Conflict(
             f"{where}, and this process knows none: set PACELINE_S3_BUCKET for it as for the others"
         )
-    data = bucket.get(found.name)
+    data = bucket.get(operations.name)
     if data is None:
-        raise Conflict(f"{where}, and object {found.name} is not there any more")
-    if hashlib.sha256(data).hexdigest() != found.sha256:
-        raise Conflict(f"{where}, and object {found.name} has been changed there")
+        raise Conflict(f"{where}, and object {operations.name} is not there any more")
+    if hashlib.sha256(data).hexdigest() != operations.sha256:
+        raise Conflict(f"{where}, and object {operations.name} has been changed there")
     return data
 
 
@@ -97,16 +100,15 @@ def move_one(store: Store, bucket: Bucket, *, after_s: float) -> bool:
     """
     with store.write() as conn:
         at_s = now_s(conn)
-        found = conn.execute(_due(at_s, after_s)).first()
-        if found is None:
+        window = conn.execute(_due(at_s, after_s)).first()
+        if window is None:
             return False
-        _claim(conn, found, at_s)
-    bucket.put(_name(found), found.trace)
+        _claim(conn, window, at_s)
+    bucket.put(_name(window), window.trace)
+    revision = {name: getattr(window, name) for name in _REVISION}
     with store.write() as conn:
-        is_same = _is_same(windows, found)
-        if conn.execute(update(windows).where(*is_same).values(trace=None)).rowcount:
-            moved = update(window_objects).where(*_is_same(window_objects, found))
-            conn.execute(moved.values(is_stored=True))
+        if conn.execute(update(windows).filter_by(**revision).values(trace=None)).rowcount:
+            conn.execute(update(window_objects).filter_by(**revision).values(is_stored=True))
     return True
 
 
@@ -122,7 +124,8 @@ def delete_some(store: Store, bucket: Bucket) -> int:
         bucket.delete([_name(row) for row in rows])
         with store.write() as conn:
             for row in rows:
-                conn.execute(delete(window_objects).where(*_is_same(window_objects, row)))
+                revision = {name: getattr(row, name) for name in _REVISION}
+                conn.execute(delete(window_objects).filter_by(**revision))
     return len(rows)
 
 
@@ -147,49 +150,47 @@ def join(
         revision: that of the new window, which none of them ever had.
         updated_s: that of the new window, Unix time.
     """
-    of = window_objects.c
-    these = _of_windows(job_id, epoch, first_steps)
-    others = these if kept is None else [*these, of.window_first_step != kept]
-    conn.execute(update(window_objects).where(*others).values(is_removed=True))
+    joined = update(window_objects).where(*_of_windows(job_id, epoch, first_steps))
+    is_kept = window_objects.c.window_first_step == kept
+    others = joined if kept is None else joined.where(~is_kept)
+    conn.execute(others.values(is_removed=True))
     if kept is not None:
-        whose = {"window_first_step": first_steps[0], "window_revision": revision}
-        its_own = update(window_objects).where(*these, of.window_first_step == kept)
-        conn.execute(its_own.values(**whose, updated_s=updated_s))
+        window = {"window_first_step": first_steps[0], "window_revision": revision}
+        conn.execute(joined.where(is_kept).values(**window, updated_s=updated_s))
 
 
 def _of_windows(job_id: str, epoch: int, first_steps: Sequence[int]) -> list[ColumnElement[bool]]:
     """Objects with the operations of these windows, as they are now."""
-    of = window_objects.c
+    stored = window_objects.c
     # An object whose move has not ended is none yet: the operations are in the database.
-    is_there = (of.is_stored, ~of.is_removed, _has_window())
-    mine = of_run(window_objects, job_id, epoch)
-    return [*mine, of.window_first_step.in_(first_steps), *is_there]
+    is_there = (stored.is_stored, ~stored.is_removed, _has_window())
+    run = of_run(window_objects, job_id, epoch)
+    return [*run, stored.window_first_step.in_(first_steps), *is_there]
 
 
 def _has_window() -> ColumnElement[bool]:
-    of, its = windows.c, window_objects.c
-    same = (of.first_step == its.window_first_step, of.revision == its.window_revision)
-    query = select(of.job_id).where(same_run(windows, window_objects), *same)
-    return query.correlate(window_objects).exists()
+    window, stored = windows.c, window_objects.c
+    same_step = window.first_step == stored.window_first_step
+    same = (same_run(windows, window_objects), same_step, window.revision == stored.window_revision)
+    return select(window.job_id).where(*same).correlate(window_objects).exists()
 
 
 def _due(at_s: float, after_s: float) -> Select[Any]:
     """The window that is longest due, but for those that others move or that may be revised."""
-    of, its = windows.c, window_objects.c
-    claimed = select(its.job_id).where(
-        *(its[name] == of[name] for name in (*_KEY, "revision")), its.claimed_s > at_s - _CLAIM_S
-    )
-    may_change = select(window_remainders.c.job_id).where(
-        *(window_remainders.c[name] == of[name] for name in _KEY)
-    )
-    query = select(*(of[name] for name in (*_KEY, "revision", "updated_s")), of.trace)
-    query = query.where(of.trace.is_not(None), of.state != "open", of.updated_s < at_s - after_s)
+    window, stored = windows.c, window_objects.c
+    same = (stored[name] == window[name] for name in _REVISION)
+    claimed = select(stored.job_id).where(*same, stored.claimed_s > at_s - _CLAIM_S)
+    key = (window_remainders.c[name] == window[name] for name in _KEY)
+    may_change = select(window_remainders.c.job_id).where(*key)
+    query = select(*(window[name] for name in (*_REVISION, "updated_s")), window.trace)
+    query = query.where(window.trace.is_not(None), window.state != "open")
+    query = query.where(window.updated_s < at_s - after_s)
     query = query.where(~claimed.exists(), ~may_change.exists())
-    return query.order_by(of.updated_s).limit(1)
+    return query.order_by(window.updated_s).limit(1)
 
 
 def _claim(conn: Connection, window: Row[Any], at_s: float) -> None:
-    its_own = {
+    moved = {
         "window_first_step": window.first_step,
         "window_revision": window.revision,
         "size_bytes": len(window.trace),
@@ -198,20 +199,16 @@ def _claim(conn: Connection, window: Row[Any], at_s: float) -> None:
         "claimed_s": at_s,
         "is_removed": False,
     }
-    same = {name: getattr(window, name) for name in (*_KEY, "revision", "updated_s")}
-    insert_or_replace(conn, window_objects, [same | its_own])
+    same = {name: getattr(window, name) for name in (*_REVISION, "updated_s")}
+    insert_or_replace(conn, window_objects, [same | moved])
 
 
 def _is_unneeded(at_s: float) -> ColumnElement[bool]:
-    its = window_objects.c
+    stored = window_objects.c
     # While it may still be on its way to the bucket, its row must not go before it.
-    has_arrived = or_(its.is_stored, its.claimed_s < at_s - _CLAIM_S)
-    is_without_window = and_(~_has_window(), its.claimed_s < at_s - _CLAIM_S)
-    return or_(and_(its.is_removed, has_arrived), is_without_window)
-
-
-def _is_same(table: Table, row: Row[Any]) -> list[ColumnElement[bool]]:
-    return [table.c[name] == getattr(row, name) for name in (*_KEY, "revision")]
+    has_lapsed = stored.claimed_s < at_s - _CLAIM_S
+    is_removed = and_(stored.is_removed, or_(stored.is_stored, has_lapsed))
+    return or_(is_removed, and_(~_has_window(), has_lapsed))
 
 
 def _name(row: Row[Any]) -> str:
@@ -225,7 +222,7 @@ _LONGEST_PAUSE_S = 300.0
 
 
 class Mover:
-    """Moves what is due and deletes what is not needed; of several, each a window at a time."""
+    """Moves due operations and deletes unneeded objects, one window at a time."""
 
     def __init__(self, store: Store, bucket: Bucket, *, after_s: float) -> None:
         self._store = store

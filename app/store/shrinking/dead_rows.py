@@ -1,6 +1,7 @@
-"""Dead rows of PostgreSQL: after retention has deleted much, a vacuum makes their space reusable.
+"""Space of deleted rows: a vacuum of PostgreSQL makes it reusable; a SQLite file gives it back.
 
 PostgreSQL's own vacuum comes when a fifth of a table is dead, which of a disk of 100 GB may be 20.
+A SQLite file that was made without incremental vacuum reuses its free pages, but does not shrink.
 """
 
 import threading
@@ -12,7 +13,7 @@ import structlog
 from sqlalchemy import text
 
 from app.errors import Unavailable
-from app.store.database import Store
+from app.store.database import Store, pragma
 from app.store.disk.reusable import read_toast_tables
 
 log = structlog.get_logger()
@@ -38,8 +39,8 @@ def vacuum_tables(store: Store, is_stopped: Callable[[], bool] = _never) -> list
     if store.is_sqlite:
         return []
     with store.read() as conn:
-        found = read_toast_tables(conn)
-    due = [toast.name for toast in found if toast.dead_share >= DUE_FROM or not toast.is_vacuumed]
+        toasts = read_toast_tables(conn)
+    due = [toast.name for toast in toasts if toast.dead_share >= DUE_FROM or not toast.is_vacuumed]
     done = []
     for name in due:
         if is_stopped():
@@ -64,7 +65,7 @@ def _vacuum(store: Store, table: str, is_stopped: Callable[[], bool]) -> None:
         conn.execute(text("SET vacuum_cost_delay = '2ms'"))
         quoted = conn.dialect.identifier_preparer.quote(table)
         with _cancelling(driver, is_stopped):
-            # Where PostgreSQL's own, or another process, is at it already there is nothing to do.
+            # A table that PostgreSQL or another process is vacuuming already is skipped.
             conn.execute(text(f"VACUUM (SKIP_LOCKED) {quoted}"))
 
 
@@ -87,3 +88,32 @@ def _cancelling(driver: Any, is_stopped: Callable[[], bool]) -> Iterator[None]:
     finally:
         is_over.set()
         thread.join()
+
+
+# Pages of a transaction, of 4 kB each.
+_BATCH_PAGES = 250
+# Some free pages are left for the rows to come: this share of the file, or so many.
+_KEPT_SHARE = 0.02
+_MIN_KEPT_PAGES = 4096
+_INCREMENTAL = 2
+
+
+def give_back_free_pages(store: Store) -> Iterator[int]:
+    """Shrink a SQLite file by a few pages an iteration; yields the bytes. Nothing elsewhere."""
+    if not store.is_sqlite:
+        return
+    while True:
+        with store.write() as conn:
+            if pragma(conn, "auto_vacuum") != _INCREMENTAL:
+                return
+            num_pages, num_free = pragma(conn, "page_count"), pragma(conn, "freelist_count")
+            kept = max(_MIN_KEPT_PAGES, int(_KEPT_SHARE * num_pages))
+            wanted = min(_BATCH_PAGES, num_free - kept)
+            if wanted <= 0:
+                return
+            # It frees a page each time that the driver asks for a row, of which there is none.
+            driver: Any = conn.connection.driver_connection
+            driver.execute(f"PRAGMA incremental_vacuum({wanted})").fetchall()
+            freed = num_pages - pragma(conn, "page_count")
+            size_bytes = freed * pragma(conn, "page_size")
+        yield size_bytes

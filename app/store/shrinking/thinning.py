@@ -6,7 +6,7 @@ result of all (app.result.thin), the losses and the steps of all, and the operat
 one, in the database or in object storage. The last windows of a run stay whole, because the job is
 judged by them.
 
-Each change is a small transaction; what it is computed from is read before, outside of it.
+Each change is a small transaction; its input is read before, outside of it.
 """
 
 from collections import defaultdict
@@ -31,7 +31,6 @@ from sqlalchemy import (
     update,
 )
 
-from app.result.arrivals import MAX_RANKS
 from app.result.recent import RECENT_WINDOWS
 from app.result.stored import decode_result
 from app.result.thin import MAX_VALUES, recorded_part, thinned_result, thinned_steps
@@ -40,12 +39,7 @@ from app.store import windows as stored
 from app.store.alerting.tables import alert_events
 from app.store.columns import unpacked
 from app.store.database import Store, insert_new, now_s, of_run
-from app.store.joint_windows import (
-    ARRAYS_PER_RANK,
-    ARRAYS_PER_WORKER,
-    MAX_RANGE_NUMBERS,
-    MAX_RANGE_WINDOWS,
-)
+from app.store.joint_windows import max_windows_at_once
 from app.store.objects import moves
 from app.store.tables import runs, steps, window_briefs, window_losses, windows
 from app.store.windows import StepRow
@@ -91,7 +85,7 @@ class ThinnedWindows(NamedTuple):
 def thin(store: Store, ages: ThinningDays, lock: Lock) -> Iterator[ThinnedWindows]:
     """Thin all windows that are due, one transaction per iteration.
 
-    `lock` keeps other processes from doing the same; raises what it raises, and StoreUnavailable.
+    `lock` keeps other processes from doing the same; its errors and StoreUnavailable are raised.
     """
     with store.read() as conn:
         at_s = now_s(conn)
@@ -103,17 +97,17 @@ def thin(store: Store, ages: ThinningDays, lock: Lock) -> Iterator[ThinnedWindow
 
 def count_due(store: Store, ages: ThinningDays) -> Iterator[ThinnedWindows]:
     """What `thin` would do now."""
-    found: dict[tuple[str, Resolution], int] = defaultdict(int)
+    numbers: dict[tuple[str, Resolution], int] = defaultdict(int)
     with store.read() as conn:
         at_s = now_s(conn)
         before_s = at_s - ages.steps_days * _DAY_S
         due = select(windows.c.job_id, func.count()).where(*_has_old_steps(before_s))
         for job_id, number in conn.execute(due.group_by(windows.c.job_id)):
-            found[project_of(job_id), "window"] += number
+            numbers[project_of(job_id), "window"] += number
     for run in _runs(store):
         for resolution, group in _due_groups(store, run, ages, at_s):
-            found[project_of(run[0]), resolution] += len(group) - 1
-    for (project, resolution), number in found.items():
+            numbers[project_of(run[0]), resolution] += len(group) - 1
+    for (project, resolution), number in numbers.items():
         yield ThinnedWindows(project, resolution, number)
 
 
@@ -127,22 +121,22 @@ def _newest_kept(job_id: Any, epoch: Any) -> Any:
 
 
 def _has_old_steps(before_s: float) -> tuple[Any, ...]:
-    of = windows.c
+    window = windows.c
     return (
-        of.per_step.is_not(None),
-        of.updated_s < before_s,
-        of.state != "open",
-        of.first_step < _newest_kept(of.job_id, of.epoch),
+        window.per_step.is_not(None),
+        window.updated_s < before_s,
+        window.state != "open",
+        window.first_step < _newest_kept(window.job_id, window.epoch),
     )
 
 
 def _thin_steps(store: Store, before_s: float, lock: Lock) -> Iterator[ThinnedWindows]:
-    of = windows.c
-    size_bytes = func.coalesce(func.length(of.trace), 0) + func.length(of.result)
-    packed = type_coerce(of.result, LargeBinary).label("packed")  # unpacked one by one: see below
-    query = select(of.job_id, of.epoch, of.first_step, of.last_step, packed,
+    window = windows.c
+    size_bytes = func.coalesce(func.length(window.trace), 0) + func.length(window.result)
+    packed = type_coerce(window.result, LargeBinary).label("packed")  # unpacked one by one
+    query = select(*windows.primary_key.columns, window.last_step, packed,
                    size_bytes.label("size_bytes"))  # fmt: skip
-    query = query.where(*_has_old_steps(before_s)).order_by(of.updated_s).limit(_BATCH_ROWS)
+    query = query.where(*_has_old_steps(before_s)).order_by(window.updated_s).limit(_BATCH_ROWS)
     query = query.with_for_update(of=windows, skip_locked=True)  # no row changes meanwhile
     while True:
         with store.write() as conn:
@@ -152,8 +146,8 @@ def _thin_steps(store: Store, before_s: float, lock: Lock) -> Iterator[ThinnedWi
             for row in rows:
                 try:
                     result = decode_result(unpacked(row.packed))
-                    window = (row.job_id, row.epoch, row.first_step, row.last_step)
-                    _replace_steps(conn, *window, result, max_values=1)
+                    window_key = (row.job_id, row.epoch, row.first_step)
+                    _replace_steps(conn, *window_key, row.last_step, result, max_values=1)
                 except _UNREADABLE:
                     # Its steps stay: a result that cannot be read must not stop the others.
                     log.exception("steps not thinned", job=row.job_id, first_step=row.first_step)
@@ -206,11 +200,11 @@ def _runs(store: Store) -> Iterator[RunKey]:
     while True:
         query = select(*key).where(tuple_(*key) > after).order_by(*key).limit(_BATCH_RUNS)
         with store.read() as conn:
-            found = [(row.job_id, row.epoch) for row in conn.execute(query)]
-        yield from found
-        if len(found) < _BATCH_RUNS:
+            page = [(row.job_id, row.epoch) for row in conn.execute(query)]
+        yield from page
+        if len(page) < _BATCH_RUNS:
             return
-        after = found[-1]
+        after = page[-1]
 
 
 def _due_groups(
@@ -222,16 +216,17 @@ def _due_groups(
         name: (at_s - days * _DAY_S) // PERIODS_S[name] * PERIODS_S[name]
         for name, days in after_days.items()
     }
-    of = windows.c
-    query = select(of.first_step, of.updated_s).where(*of_run(windows, *run))
-    query = query.where(of.first_step < _newest_kept(*run), of.updated_s < max(befores_s.values()))
+    window = windows.c
+    query = select(window.first_step, window.updated_s).where(*of_run(windows, *run))
+    query = query.where(window.first_step < _newest_kept(*run))
+    query = query.where(window.updated_s < max(befores_s.values()))
 
     def period(row: Any) -> tuple[Resolution, int]:
         name: Resolution = "day" if row.updated_s < befores_s["day"] else "hour"
         return name, int(row.updated_s // PERIODS_S[name])
 
     with store.read() as conn:
-        rows = conn.execute(query.order_by(of.first_step)).all()
+        rows = conn.execute(query.order_by(window.first_step)).all()
     groups = [(key[0], [row.first_step for row in part]) for key, part in groupby(rows, period)]
     return [(name, group) for name, group in groups if len(group) > 1]
 
@@ -240,7 +235,9 @@ def _merge_all(
     store: Store, run: RunKey, resolution: Resolution, group: Sequence[int], lock: Lock
 ) -> Iterator[ThinnedWindows]:
     """Merge the windows into the first, as many at a time as can be read at once."""
-    at_once = _max_at_once(store, run)
+    size = select(runs.c.dp_size * runs.c.pp_size).where(*of_run(runs, *run))
+    with store.read() as conn:
+        at_once = max_windows_at_once(conn.execute(size).scalar_one())
     left = list(group)
     while len(left) > 1:
         some = left[:at_once]
@@ -256,27 +253,16 @@ def _merge_all(
         left = [left[0], *left[at_once:]]
 
 
-def _max_at_once(store: Store, run: RunKey) -> int:
-    size = select(runs.c.dp_size * runs.c.pp_size).where(*of_run(runs, *run))
-    with store.read() as conn:
-        workers = conn.execute(size).scalar_one()
-    each_holds = workers * ARRAYS_PER_WORKER + min(MAX_RANKS, workers) * ARRAYS_PER_RANK
-    at_once: int = max(2, min(MAX_RANGE_NUMBERS // each_holds, MAX_RANGE_WINDOWS))
-    return at_once
-
-
 def _merge(
     store: Store, run: RunKey, resolution: Resolution, group: Sequence[int], lock: Lock
 ) -> bool:
     """Merge windows into the first of them; False if one of them has changed meanwhile."""
-    of = windows.c
-    own = of_run(windows, *run)
-    these = (*own, of.first_step.in_(group))
-    query = select(
-        of.job_id, of.epoch, of.first_step, of.last_step, of.revision, of.state, of.num_steps,
-        of.num_ops, of.slowdown, of.updated_s, of.result,
-        of.trace.is_not(None).label("has_trace"),
-    ).where(*these).order_by(of.first_step)  # fmt: skip
+    window = windows.c
+    has_trace = window.trace.is_not(None).label("has_trace")
+    names = ("last_step", "state", "num_steps", "num_ops", "slowdown", "updated_s", "result")
+    query = select(window.first_step, window.revision, has_trace, *(window[name] for name in names))
+    of_group = (*of_run(windows, *run), window.first_step.in_(group))
+    query = query.where(*of_group).order_by(window.first_step)
     with store.read() as conn:
         rows = conn.execute(query).all()
         moved = moves.in_bucket(conn, *run, group)
@@ -305,12 +291,10 @@ def _merge(
     }
     with store.write() as conn:
         lock(conn)
-        # A move or retention may have taken operations: what is kept was chosen by where they were.
-        names = ("first_step", "revision", "has_trace")
-        now_there = select(of.first_step, of.revision, of.trace.is_not(None).label("has_trace"))
-        now_there = now_there.where(*these).order_by(of.first_step).with_for_update()
-        seen = [tuple(row) for row in conn.execute(now_there)]
-        if seen != [tuple(getattr(row, name) for name in names) for row in rows]:
+        # A move or retention may have taken operations since: the choice among them would be wrong.
+        current = select(window.first_step, window.revision, has_trace).where(*of_group)
+        current = current.order_by(window.first_step).with_for_update()
+        if [tuple(row) for row in conn.execute(current)] != [tuple(row[:3]) for row in rows]:
             return False
         if moves.in_bucket(conn, *run, group) != moved:
             return False
@@ -322,15 +306,16 @@ def _merge(
             merged["trace"] = None
         elif recorded is not first:
             source = windows.alias("source")
-            its_own = (*of_run(source, *run), source.c.first_step == recorded.first_step)
-            merged["trace"] = select(source.c.trace).where(*its_own).scalar_subquery()
+            is_recorded = (*of_run(source, *run), source.c.first_step == recorded.first_step)
+            merged["trace"] = select(source.c.trace).where(*is_recorded).scalar_subquery()
         _merge_losses(conn, run, group, result, merged["updated_s"])
         briefs = delete(window_briefs).where(*of_run(window_briefs, *run))
         conn.execute(briefs.where(window_briefs.c.first_step.in_(group)))
-        conn.execute(update(windows).where(*own, of.first_step == first.first_step).values(merged))
-        conn.execute(delete(windows).where(*own, of.first_step.in_(group[1:])))
-        window = (*run, first.first_step, merged["last_step"])
-        _replace_steps(conn, *window, result, max_values=MAX_VALUES)
+        is_first = window.first_step == first.first_step
+        conn.execute(update(windows).where(*of_group, is_first).values(merged))
+        conn.execute(delete(windows).where(*of_group, ~is_first))
+        steps_of = (*run, first.first_step, merged["last_step"])
+        _replace_steps(conn, *steps_of, result, max_values=MAX_VALUES)
     return True
 
 
@@ -338,8 +323,7 @@ def _windows_of_alerts(conn: Connection, run: RunKey) -> set[str]:
     """Ids of the windows that alerts of the job link to."""
     query = select(alert_events.c.detail).where(alert_events.c.job_id == run[0])
     query = query.order_by(alert_events.c.at_s.desc()).limit(_MAX_ALERTS)
-    details = conn.execute(query).scalars()
-    return {detail["window_id"] for detail in details if detail and detail.get("window_id")}
+    return {detail.window_id for detail in conn.scalars(query) if detail.window_id}
 
 
 def _most_interesting(rows: Sequence[Any], linked: set[str]) -> Any | None:
@@ -355,17 +339,16 @@ def _merge_losses(
     conn: Connection, run: RunKey, group: Sequence[int], result: WindowResult, at_s: float
 ) -> None:
     """One loss of each kind and name: sums of the windows', and the largest slowdown."""
-    of = window_losses.c
-    these = (*of_run(window_losses, *run), of.first_step.in_(group))
-    summed = select(
-        of.kind, of.name, func.sum(of.gpu_s).label("gpu_s"),
-        func.sum(of.gpu_s_recorded).label("gpu_s_recorded"),
-        func.max(of.num_gpus).label("num_gpus"), func.max(of.slowdown).label("slowdown"),
-    ).where(*these).group_by(of.kind, of.name)  # fmt: skip
+    loss = window_losses.c
+    of_group = (*of_run(window_losses, *run), loss.first_step.in_(group))
+    sums = [func.sum(loss[name]).label(name) for name in ("gpu_s", "gpu_s_recorded")]
+    largest = [func.max(loss[name]).label(name) for name in ("num_gpus", "slowdown")]
+    summed = select(loss.kind, loss.name, *sums, *largest).where(*of_group)
+    summed = summed.group_by(loss.kind, loss.name)
     key = {"job_id": run[0], "epoch": run[1], "first_step": group[0], "updated_s": at_s}
     losses = [{**key, **row._mapping} for row in conn.execute(summed)]
-    conn.execute(delete(window_losses).where(*these))
-    for loss in losses:
-        if loss["kind"] == "total":
-            loss["slowdown"] = result.slowdown
+    conn.execute(delete(window_losses).where(*of_group))
+    for row in losses:
+        if row["kind"] == "total":
+            row["slowdown"] = result.slowdown
     insert_new(conn, window_losses, losses)

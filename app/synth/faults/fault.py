@@ -1,10 +1,10 @@
-"""The interface of a fault, the checks of its settings, what it does, and whom it names.
+"""The interface of faults: checks of settings, changes of a job, and expected culprits.
 
-`SimulatedJob` draws some successive steps at a time, a block, and calls `fault.apply(drawn,
-world, rng_of)` once for each block and fault. `drawn.steps` holds the numbers of the block's
-steps; the step axis of every array is in their order. A fault changes the arrays in place, and
-only for the steps in which it lasts. How steps are split into blocks must not show, so randomness
-comes from `rng_of(step)` alone: by step number, not by position.
+`SimulatedJob` draws successive steps in blocks and calls `fault.apply(drawn, world, rng_of)` once
+per block and fault. `drawn.steps` holds the numbers of the block's steps; the step axis of arrays
+has their order. A fault changes the arrays in place, only in the steps in which it lasts. Results
+must not depend on the division into blocks, so random numbers come from `rng_of(step)`: by the
+number of a step, not by its position.
 """
 
 from abc import ABC, abstractmethod
@@ -23,7 +23,7 @@ from app.synth.drawing import DrawnSteps, Interruption
 from app.trace.ops import OP_CODES, OP_SPECS, Axis, Direction
 from app.trace.window import Floats, Ints
 
-# The server accepts operations of up to a day.
+# Limits that keep operations below a day, the longest that the server accepts.
 _MAX_FACTOR = 1e5
 _MAX_S = 3_600.0
 
@@ -48,7 +48,7 @@ def _refuse_share(name: str, share: float) -> None:
 
 
 def at_least(minimum: int) -> Callable[[str, int], None]:
-    """The check of a setting that is not below a minimum, for `Annotated`."""
+    """The check of a setting against a minimum, for `Annotated`."""
 
     def refuse_below(name: str, number: int) -> None:
         if number < minimum:
@@ -57,7 +57,7 @@ def at_least(minimum: int) -> Callable[[str, int], None]:
     return refuse_below
 
 
-# Settings of faults with what they may be, which `Fault` checks.
+# Types of settings, with the checks that `Fault` makes.
 Factor = Annotated[float, _refuse_factor]  # times as long
 Seconds = Annotated[float, _refuse_seconds]
 Share = Annotated[float, _refuse_share]
@@ -67,16 +67,16 @@ WorkerPlaces = tuple[Worker, ...]
 
 @lru_cache(maxsize=64)
 def _checks_of(kind: type["Fault"]) -> list[tuple[str, Callable[[str, Any], None]]]:
-    """The checks of a fault's settings, by field."""
+    """The fields of a fault's settings, with their checks."""
     hints = get_type_hints(kind, include_extras=True).items()
     return [(name, check) for name, type_ in hints for check in getattr(type_, "__metadata__", ())]
 
 
 def refuse_worker(dp_rank: int, stage: int, world: World) -> None:
-    """Check that the job has this worker.
+    """Check that the job has a worker.
 
     Raises:
-        InvalidRequest: it has not.
+        InvalidRequest: the job has no such dp rank or stage.
     """
     refuse_outside("dp rank", dp_rank, world.parallelism.dp_size)
     refuse_outside("stage", stage, world.parallelism.pp_size)
@@ -93,17 +93,17 @@ def refuse_outside(axis: str, index: int, size: int) -> None:
 
 
 def culprit(world: World, dp_rank: int, stage: int) -> Culprit:
-    """One worker, with its host."""
+    """A worker as a culprit, with its host."""
     return Culprit(dp_rank, stage, world.hosts.get((dp_rank, stage)))
 
 
 def culprit_hosts(world: World, hosts: Iterable[str]) -> tuple[Culprit, ...]:
-    """Each host by name, or by its worker if the job has only one there."""
-    found: list[Culprit] = []
+    """Hosts as culprits; for a host with one worker, this worker."""
+    culprits: list[Culprit] = []
     for host in hosts:
         workers = world.workers_of_host(host)
-        found.append(culprit(world, *workers[0]) if len(workers) == 1 else Culprit(host=host))
-    return tuple(sorted(found, key=str))
+        culprits.append(culprit(world, *workers[0]) if len(workers) == 1 else Culprit(host=host))
+    return tuple(sorted(culprits, key=str))
 
 
 def _some_names(names: Sequence[str]) -> str:
@@ -116,7 +116,7 @@ _MAX_STEP = 2**53
 
 @dataclass(frozen=True, slots=True)
 class FaultSteps:
-    """The steps of a fault: `num_steps` from `first_step`, or all from there."""
+    """The steps of a fault: `num_steps` from `first_step` on, or all from there."""
 
     first_step: int = 0
     num_steps: int | None = None
@@ -131,23 +131,23 @@ class FaultSteps:
 
     @property
     def last_step(self) -> int | None:
-        """The last step; None if the fault does not end."""
+        """The last step, None if the fault does not end."""
         return None if self.num_steps is None else self.first_step + self.num_steps - 1
 
     def holds(self, steps: Ints) -> Floats:
         """[steps], 1.0 in the steps of the fault, else 0.0."""
-        after = steps >= self.first_step
-        if self.num_steps is not None:
-            after &= steps < self.first_step + self.num_steps
-        return np.asarray(after, np.float64)
+        lasts = steps >= self.first_step
+        if self.last_step is not None:
+            lasts &= steps <= self.last_step
+        return np.asarray(lasts, np.float64)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fault(ABC):
-    """Something that is wrong with a job, in the steps `when`.
+    """A fault of a job in the steps `when`.
 
-    `name` is its name on the command line, `cause` the cause that a diagnosis should name, if any;
-    `is_slow` tells whether it makes steps longer. The constructor refuses invalid numbers, `check`
+    `name` is that on the command line, `cause` the cause that a diagnosis should name, if any;
+    `is_slow`: it makes steps longer. The constructor refuses invalid settings, `check` refuses
     workers and hosts that the job does not have.
     """
 
@@ -172,28 +172,28 @@ class Fault(ABC):
             self.change(drawn, world, lasts, rng_of)
 
     def check(self, world: World) -> None:  # noqa: B027
-        """Check that the job has the worker or host of the fault; by default any job will do.
+        """Check that the job has the worker or host of the fault; the default accepts any job.
 
         Raises:
-            InvalidRequest: it has not.
+            InvalidRequest: the job lacks it.
         """
 
     @abstractmethod
     def change(self, drawn: DrawnSteps, world: World, lasts: Floats, rng_of: RngOf) -> None:
-        """Change the drawn durations where `lasts` [steps] is 1.0; nothing else."""
+        """Change the drawn durations, only where `lasts` [steps] is 1.0."""
 
     def culprits(self, world: World) -> tuple[Culprit, ...]:
-        """The culprits that a perfect diagnosis would name; () means every worker."""
+        """The culprits that a perfect diagnosis would name; () means all workers."""
         return ()
 
     def baseline(self) -> "Fault":
-        """The replacement of this fault in the same job without it, to measure its cost."""
+        """The replacement of this fault in the job that its cost is measured against."""
         return NoFault(when=self.when)
 
 
 @dataclass(frozen=True, slots=True)
 class NoFault(Fault):
-    """No fault; keeps the positions, and so the random numbers, of the faults after it."""
+    """No fault; it keeps the positions and thus the random numbers of the faults after it."""
 
     name = "absent"
     cause = None
@@ -289,7 +289,10 @@ def scale_stage(drawn: DrawnSteps, stage: int, forward: Floats, backward: Floats
 def scale_pair(
     drawn: DrawnSteps, dp_rank: int, stages: tuple[int, int], factor: Floats, microbatches: slice
 ) -> None:
-    """Scale the transfers between two stages of a replica, both ways, by `factor` [steps]."""
+    """Scale the transfers between two stages of a replica, in both directions, by `factor` [steps].
+
+    `microbatches` are the affected ones.
+    """
     num_stages = drawn.forward_s.shape[0]
     for transfer_s, towards in ((drawn.forward_transfer_s, 1), (drawn.backward_transfer_s, -1)):
         for receiver in set(stages):
@@ -300,11 +303,9 @@ def scale_pair(
 def neighbours(world: World, stage: int) -> list[int]:
     """The stages that a stage exchanges data with, ascending."""
     num_stages = world.parallelism.pp_size
-    if world.num_chunks > 1:  # the last stage sends to the next chunk of the first
-        found = {(stage + towards) % num_stages for towards in (-1, 1)} - {stage}
-    else:
-        found = {at for at in (stage - 1, stage + 1) if 0 <= at < num_stages}
-    return sorted(found)
+    if world.num_chunks > 1:  # the last stage sends to the first one's next chunk
+        return sorted({(stage - 1) % num_stages, (stage + 1) % num_stages} - {stage})
+    return [neighbour for neighbour in (stage - 1, stage + 1) if 0 <= neighbour < num_stages]
 
 
 def scale_dp_group(drawn: DrawnSteps, stage: int, factor: Floats) -> None:
@@ -318,19 +319,19 @@ def scale_dp_group(drawn: DrawnSteps, stage: int, factor: Floats) -> None:
 
 
 def affected_steps(drawn: DrawnSteps, lasts: Floats) -> list[tuple[int, int]]:
-    """Position and number of each step with the fault."""
+    """Positions and numbers of the steps with the fault."""
     return [(at, int(drawn.steps[at])) for at in np.flatnonzero(lasts).tolist()]
 
 
 def log_normal_around(
     median: float, spread: float, rng: np.random.Generator, shape: tuple[int, ...]
 ) -> Floats:
-    """Log-normal numbers with median `median`; `spread` is the deviation of their logarithm."""
+    """Log-normal numbers; `spread` is the standard deviation of their logarithm."""
     return np.asarray(median * np.exp(spread * rng.standard_normal(shape)), np.float64)
 
 
 def add_pause(drawn: DrawnSteps, interruption: Interruption, *, is_sent: bool) -> None:
-    """Lengthen a computation; with `is_sent` the client reports the pause."""
+    """Lengthen a computation by a pause, which the client reports with `is_sent`."""
     where = interruption.stage, interruption.chunk, interruption.microbatch
     is_forward = interruption.direction is Direction.FORWARD
     duration_s = drawn.forward_s if is_forward else drawn.backward_s

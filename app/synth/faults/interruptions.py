@@ -1,7 +1,7 @@
 """Faults that stop workers: garbage collection, allocator, late data, checkpoints, busy CPUs.
 
-Garbage is collected by each worker on its own (`GcPauses`) or by all at once (`PlannedGc`). A
-`JobStop` is a single one. A `SilentWorker` stops reporting and costs no time.
+Workers collect garbage independently (`GcPauses`) or all at once (`PlannedGc`). A `JobStop` happens
+once. A `SilentWorker` only stops reporting, which costs no time.
 """
 
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ import numpy as np
 from typing_extensions import override
 
 from app.errors import InvalidRequest
-from app.synth.cluster import WHOLE_JOB, RngOf, World
+from app.synth.cluster import WHOLE_JOB, RngOf, Worker, World
 from app.synth.drawing import DrawnSteps, Interruption
 from app.synth.faults.fault import (
     Fault,
@@ -35,9 +35,9 @@ _GC_SPREAD = 0.15
 
 @dataclass(frozen=True, slots=True)
 class GcPauses(WorkersFault):
-    """Each worker pauses in a forward computation, in a fraction `rate` of its steps.
+    """Every worker pauses in a forward computation, in a fraction `rate` of its steps.
 
-    `workers` are those that pause, () means all. With `is_sent` the client reports each pause.
+    Only `workers` pause, unless it is (). With `is_sent` the client reports the pauses.
     """
 
     name = "gc-pauses"
@@ -84,8 +84,8 @@ _PLANNED_GC_SPREAD = 0.05
 class PlannedGc(Fault):
     """All workers pause at once, in the first step and every `every_steps` after it.
 
-    The `gc` operation gets longer or, with `in_forward`, every worker's first forward computation;
-    then `is_sent` tells whether the client reports each pause.
+    The pauses lengthen the `gc` operation or, with `in_forward`, the first forward computations; in
+    this case the client reports them with `is_sent`.
     """
 
     name = "planned-gc"
@@ -123,6 +123,28 @@ class PlannedGc(Fault):
             add_pause(drawn, interruption, is_sent=self.is_sent)
 
 
+def _random_stalls_s(
+    mean_s: float, rate: float, shape: tuple[int, ...], rng: np.random.Generator
+) -> Floats:
+    """Seconds: exponentially distributed with a probability of `rate`, else 0."""
+    return np.asarray(rng.exponential(mean_s, shape) * (rng.random(shape) < rate), np.float64)
+
+
+def _stall_computations(
+    drawn: DrawnSteps, worker: Worker, at: int, mean_s: float, rate: float, rng: np.random.Generator
+) -> None:
+    """Random stalls before or within a worker's computations, in the step at a position."""
+    dp_rank, stage = worker
+    for duration_s, delay_s in (
+        (drawn.forward_s, drawn.forward_delay_s),
+        (drawn.backward_s, drawn.backward_delay_s),
+    ):
+        stall_s = _random_stalls_s(mean_s, rate, duration_s.shape[1:3], rng)
+        comes_before = rng.random(stall_s.shape) < 0.5
+        delay_s[stage, :, :, at, dp_rank] += stall_s * comes_before
+        duration_s[stage, :, :, at, dp_rank] += stall_s * ~comes_before
+
+
 # Fraction of the spells after the first that have stalls.
 _SPELL_SHARE = 0.6
 
@@ -131,8 +153,8 @@ _SPELL_SHARE = 0.6
 class AllocatorStalls(WorkersFault):
     """Some workers stall in a fraction `rate` of their computations, in spells.
 
-    A stall takes `stall_s` on average, before the computation or within it. Spells last
-    `spell_steps`, with stalls (always in the first) or without.
+    A stall takes `stall_s` on average, before the computation or within it. Spells take
+    `spell_steps` steps; the first has stalls, later ones may have none.
     """
 
     name = "allocator-stalls"
@@ -151,26 +173,12 @@ class AllocatorStalls(WorkersFault):
     @override
     def change(self, drawn: DrawnSteps, world: World, lasts: Floats, rng_of: RngOf) -> None:
         for at, step in affected_steps(drawn, lasts):
-            if self._stalls(step, rng_of):
-                self._stall(drawn, at, rng_of(step))
-
-    def _stalls(self, step: int, rng_of: RngOf) -> bool:
-        spell = (step - self.when.first_step) // self.spell_steps
-        # Spell numbers count down from above all steps, so they never share a step's generator.
-        return spell == 0 or rng_of(WHOLE_JOB - spell).random() < _SPELL_SHARE
-
-    def _stall(self, drawn: DrawnSteps, at: int, rng: np.random.Generator) -> None:
-        kinds = (
-            (drawn.forward_s, drawn.forward_delay_s),
-            (drawn.backward_s, drawn.backward_delay_s),
-        )
-        for dp_rank, stage in self.workers:
-            for longer_s, delay_s in kinds:
-                shape = longer_s.shape[1:3]
-                stall_s = rng.exponential(self.stall_s, shape) * (rng.random(shape) < self.rate)
-                comes_before = rng.random(shape) < 0.5
-                delay_s[stage, :, :, at, dp_rank] += stall_s * comes_before
-                longer_s[stage, :, :, at, dp_rank] += stall_s * ~comes_before
+            spell = (step - self.when.first_step) // self.spell_steps
+            # Spells have the generators of numbers beyond all steps, counted down.
+            if spell == 0 or rng_of(WHOLE_JOB - spell).random() < _SPELL_SHARE:
+                rng = rng_of(step)
+                for worker in self.workers:
+                    _stall_computations(drawn, worker, at, self.stall_s, self.rate, rng)
 
 
 # Standard deviation of the logarithm of single waits: storage varies a lot.
@@ -181,8 +189,8 @@ _DATA_WAIT_SPREAD = 0.3
 class DataLoading(HostFault):
     """A host's workers, or all workers, wait before a step's first forward computation.
 
-    A host of None means all hosts, each with its own wait. Samples are fetched on demand, so stages
-    wait one after the other. With `is_sent` the client reports each wait.
+    A host of None means all hosts, which wait for different times. Samples are fetched on demand,
+    so stages wait one after the other. With `is_sent` the client reports the waits.
     """
 
     name = "data-loading"
@@ -242,11 +250,10 @@ class CheckpointStalls(HostFault):
     @override
     def change(self, drawn: DrawnSteps, world: World, lasts: Floats, rng_of: RngOf) -> None:
         shape = world.parallelism.pp_size, world.parallelism.dp_size
-        chosen = np.ones(shape)
-        if self.host is not None:
-            chosen = np.zeros(shape)
-            for dp_rank, stage in world.workers_of_host(self.host):
-                chosen[stage, dp_rank] = 1.0
+        chosen = np.zeros(shape)
+        workers = world.hosts if self.host is None else world.workers_of_host(self.host)
+        for dp_rank, stage in workers:
+            chosen[stage, dp_rank] = 1.0
         for at, step in affected_steps(drawn, lasts):
             if (step - self.when.first_step) % self.every_steps == self.every_steps - 1:
                 stall_s = log_normal_around(self.stall_s, _CHECKPOINT_SPREAD, rng_of(step), shape)
@@ -255,7 +262,7 @@ class CheckpointStalls(HostFault):
 
 @dataclass(frozen=True, slots=True)
 class JobStop(WorkersFault):
-    """Some workers do nothing for `stop_s` in the first step of the fault, in the middle of it."""
+    """Some workers do nothing for `stop_s` in the middle of the first step of the fault."""
 
     name = "job-stop"
     cause = "job-stop"
@@ -278,9 +285,9 @@ class JobStop(WorkersFault):
 
 @dataclass(frozen=True, slots=True)
 class CpuContention(HostFault):
-    """Something else uses a host's CPUs: launches of its workers are late now and then.
+    """Other processes use a host's CPUs, so some launches of its workers are late.
 
-    A share `rate` of all operations starts late, by `delay_s` on average, or takes longer by that.
+    A share `rate` of all operations starts late by `delay_s` on average, or takes longer by that.
     """
 
     name = "cpu-contention"
@@ -294,30 +301,17 @@ class CpuContention(HostFault):
     def change(self, drawn: DrawnSteps, world: World, lasts: Floats, rng_of: RngOf) -> None:
         for at, step in affected_steps(drawn, lasts):
             rng = rng_of(step)
-            for dp_rank, stage in world.workers_of_host(self.host):
-                self._hold_up(drawn, (dp_rank, stage), at, rng)
+            for worker in world.workers_of_host(self.host):
+                self._delay(drawn, worker, at, rng)
 
-    def _hold_up(
-        self, drawn: DrawnSteps, worker: tuple[int, int], at: int, rng: np.random.Generator
-    ) -> None:
+    def _delay(self, drawn: DrawnSteps, worker: Worker, at: int, rng: np.random.Generator) -> None:
         dp_rank, stage = worker
-        passes = (
-            (drawn.forward_s, drawn.forward_delay_s),
-            (drawn.backward_s, drawn.backward_delay_s),
-        )
-        for longer_s, late_s in passes:
-            held_s = self._seconds(longer_s.shape[1:3], rng)
-            comes_before = rng.random(held_s.shape) < 0.5
-            late_s[stage, :, :, at, dp_rank] += held_s * comes_before
-            longer_s[stage, :, :, at, dp_rank] += held_s * ~comes_before
-        for late_s in drawn.once_delay_s.values():
-            late_s[stage, :, at, dp_rank] += self._seconds((late_s.shape[1],), rng)
-        for name in ("forward-send", "backward-send"):
-            if name in drawn.p2p_delay_s:
-                late_s = drawn.p2p_delay_s[name]
-                late_s[stage, :, :, at, dp_rank] += self._seconds(late_s.shape[1:3], rng)
-
-    def _seconds(self, shape: tuple[int, ...], rng: np.random.Generator) -> Floats:
-        """Seconds by which each of some operations is held up, mostly 0."""
-        held_s = rng.exponential(self.delay_s, shape) * (rng.random(shape) < self.rate)
-        return np.asarray(held_s, np.float64)
+        _stall_computations(drawn, worker, at, self.delay_s, self.rate, rng)
+        once = [delay_s[stage, :, at, dp_rank] for delay_s in drawn.once_delay_s.values()]
+        sends = [
+            drawn.p2p_delay_s[name][stage, :, :, at, dp_rank]
+            for name in ("forward-send", "backward-send")
+            if name in drawn.p2p_delay_s
+        ]
+        for delay_s in (*once, *sends):
+            delay_s += _random_stalls_s(self.delay_s, self.rate, delay_s.shape, rng)

@@ -1,50 +1,31 @@
-"""Every fault that a simulated job can have, by name."""
+"""All faults of simulated jobs, by name."""
 
+from app.synth.faults import interruptions, slow_compute, slow_network
 from app.synth.faults.fault import Fault
-from app.synth.faults.interruptions import (
-    AllocatorStalls,
-    CheckpointStalls,
-    CpuContention,
-    DataLoading,
-    GcPauses,
-    JobStop,
-    PlannedGc,
-    SilentWorker,
-)
 from app.synth.faults.sequence_imbalance import SequenceImbalance
-from app.synth.faults.slow_compute import (
-    LongLastStage,
-    MixedGpus,
-    SlowHost,
-    SlowStage,
-    SlowWorker,
-    ThrottlingGpu,
-    UniformSlowdown,
-)
-from app.synth.faults.slow_network import FlappingNic, SlowDpGroup, SlowLink, SlowNic
 
 FAULTS: dict[str, type[Fault]] = {
     fault.name: fault
     for fault in (
-        SlowWorker,
-        ThrottlingGpu,
-        SlowHost,
-        MixedGpus,
-        SlowStage,
-        LongLastStage,
+        slow_compute.SlowWorker,
+        slow_compute.ThrottlingGpu,
+        slow_compute.SlowHost,
+        slow_compute.MixedGpus,
+        slow_compute.SlowStage,
+        slow_compute.LongLastStage,
         SequenceImbalance,
-        GcPauses,
-        PlannedGc,
-        SlowLink,
-        SlowNic,
-        SlowDpGroup,
-        FlappingNic,
-        DataLoading,
-        AllocatorStalls,
-        CpuContention,
-        CheckpointStalls,
-        JobStop,
-        UniformSlowdown,
-        SilentWorker,
+        interruptions.GcPauses,
+        interruptions.PlannedGc,
+        slow_network.SlowLink,
+        slow_network.SlowNic,
+        slow_network.SlowDpGroup,
+        slow_network.FlappingNic,
+        interruptions.DataLoading,
+        interruptions.AllocatorStalls,
+        interruptions.CpuContention,
+        interruptions.CheckpointStalls,
+        interruptions.JobStop,
+        slow_compute.UniformSlowdown,
+        interruptions.SilentWorker,
     )
 }

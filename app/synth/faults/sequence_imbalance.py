@@ -1,10 +1,10 @@
-"""Faults that make work uneven: documents of different lengths, and experts' loads.
+"""A fault that makes micro-batches uneven: documents of different lengths.
 
-Micro-batches have equally many tokens, but attention takes longer on long documents.
-`DocumentLengths` says how long documents are and what a micro-batch of them costs.
+All micro-batches have the same number of tokens, but attention takes longer on long documents.
+`DocumentLengths` models the lengths and the cost of a micro-batch.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import lru_cache
 from typing import Annotated
 
@@ -14,18 +14,18 @@ from typing_extensions import override
 from app.errors import InvalidRequest
 from app.synth.cluster import RngOf, World
 from app.synth.drawing import DrawnSteps
-from app.synth.faults.fault import Fault, Share, affected_steps, at_least, log_normal_around
+from app.synth.faults.fault import Fault, Share, affected_steps, at_least
 from app.trace.window import Floats, Ints
 
-_NUM_SAMPLED = 20_000  # micro-batches from which the mean is taken
-_NUM_CANDIDATES = 16  # documents for every micro-batch that is not full yet
+_NUM_SAMPLED = 20_000  # micro-batches for the mean
+_NUM_CANDIDATES = 16  # documents drawn at a time for a micro-batch that is not full
 
 
 @dataclass(frozen=True, slots=True)
 class DocumentLengths:
-    """Documents in tokens: log-normal around `median`, and a share of `full` length.
+    """Lengths in tokens: log-normal around `median`, but a share `full_share` has `full` tokens.
 
-    A micro-batch holds `full` tokens: documents one after the other, the last one cut off.
+    A micro-batch holds `full` tokens of successive documents; the last document is cut.
     """
 
     median: float = 800.0
@@ -42,14 +42,14 @@ class DocumentLengths:
             raise InvalidRequest(f"lengths: a micro-batch of {self.full} tokens holds nothing")
 
     def documents(self, num: int, rng: np.random.Generator) -> Ints:
-        """[num], tokens of each."""
+        """[num], tokens per document."""
         body = np.exp(np.log(self.median) + self.sigma * rng.standard_normal(num))
         tokens: Ints = np.clip(np.rint(body), 1, self.full).astype(np.int64)
         tokens[rng.random(num) < self.full_share] = self.full
         return tokens
 
     def microbatches(self, num: int, rng: np.random.Generator) -> tuple[Ints, Ints]:
-        """Tokens of each micro-batch, and the sum of its documents' squared lengths; both [num]."""
+        """[num] tokens of micro-batches, and [num] sums of their documents' squared lengths."""
         tokens, squares = np.zeros(num, np.int64), np.zeros(num, np.int64)
         while (open_ := np.flatnonzero(tokens < self.full)).size:
             documents = self.documents(open_.size * _NUM_CANDIDATES, rng).reshape(
@@ -62,10 +62,10 @@ class DocumentLengths:
         return tokens, squares
 
     def work(self, seq_len_sq: Ints, quadratic_share: float) -> Floats:
-        """How much longer each micro-batch computes than a usual one, 1.0 in the mean.
+        """Compute times of micro-batches relative to their mean.
 
-        Attention takes `quadratic_share` of a usual micro-batch's time and grows with the squares
-        of the lengths; all else grows with the tokens, which are the same for all.
+        Attention takes the share `quadratic_share` of the mean time and grows with the squares of
+        the lengths; the rest grows with the number of tokens, which is constant.
         """
         if not 0 <= quadratic_share <= 1:
             raise InvalidRequest(f"a share of {quadratic_share} of the time: give 0 to 1")
@@ -74,17 +74,17 @@ class DocumentLengths:
 
 @lru_cache(maxsize=64)
 def _mean_squares(lengths: DocumentLengths) -> float:
-    """The mean of `seq_len_sq`, always from the same micro-batches."""
+    """The mean of `seq_len_sq`, from the same random micro-batches at every call."""
     return float(lengths.microbatches(_NUM_SAMPLED, np.random.default_rng(0))[1].mean())
 
 
 @dataclass(frozen=True, slots=True)
 class SequenceImbalance(Fault):
-    """Documents of very different lengths are packed, so that attention takes now less, now more.
+    """Documents of very different lengths are packed, so that attention's time varies.
 
-    A micro-batch holds `max_length` tokens, which a share `full_share` of the documents fills
-    alone. Attention takes `attention_share` of a usual micro-batch's time. `is_sent`: the client
-    tells of each micro-batch's tokens and squared lengths.
+    A micro-batch holds `max_length` tokens, which is the length of a share `full_share` of the
+    documents. Attention takes a share `attention_share` of the mean time. With `is_sent` the client
+    reports the tokens and squared lengths of micro-batches.
     """
 
     name = "sequence-imbalance"
@@ -108,30 +108,26 @@ class SequenceImbalance(Fault):
             drawn.forward_s[..., at, :] *= work
             drawn.backward_s[..., at, :] *= work
             if self.is_sent:
-                _set_lengths(drawn, at, *(each[dealt].reshape(shape) for each in (tokens, squares)))
+                lengths_of = (numbers[dealt].reshape(shape) for numbers in (tokens, squares))
+                _set_lengths(drawn, at, *lengths_of)
 
     def dealt(self, work: Floats, dp_size: int, rng: np.random.Generator) -> Ints:
-        """[micro-batches x dp ranks], which of the drawn ones each place has: as they come."""
+        """[micro-batches x dp ranks], the drawn micro-batch at every place: in drawn order."""
         return np.arange(work.size)
 
     def assigned(self, work: Floats) -> Floats:
-        """What each micro-batch costs [micro-batches, dp ranks]: what its documents do."""
+        """[micro-batches, dp ranks], relative compute times: those of the documents."""
         return work
 
     @override
     def baseline(self) -> Fault:
-        return BalancedSequences(
-            max_length=self.max_length,
-            full_share=self.full_share,
-            attention_share=self.attention_share,
-            is_sent=self.is_sent,
-            when=self.when,
-        )
+        settings = {field.name: getattr(self, field.name) for field in fields(BalancedSequences)}
+        return BalancedSequences(**settings)
 
 
 @dataclass(frozen=True, slots=True)
 class BalancedSequences(SequenceImbalance):
-    """The same documents, dealt out so that every micro-batch of a step costs the same."""
+    """The same documents, distributed so that all micro-batches of a step take the same time."""
 
     name = "balanced-sequences"
 
@@ -141,7 +137,7 @@ class BalancedSequences(SequenceImbalance):
 
 
 def _set_lengths(drawn: DrawnSteps, at: int, tokens: Ints, squares: Ints) -> None:
-    """Say it of one step; of those before and after nothing is known."""
+    """Report the lengths of one step; those of other steps stay unknown."""
     shape = drawn.forward_s.shape[2:]
     if drawn.tokens is None:
         drawn.tokens = np.full(shape, -1)
@@ -149,38 +145,3 @@ def _set_lengths(drawn: DrawnSteps, at: int, tokens: Ints, squares: Ints) -> Non
         drawn.seq_len_sq = np.full(shape, -1)
     drawn.tokens[:, at] = tokens
     drawn.seq_len_sq[:, at] = squares
-
-
-@dataclass(frozen=True, slots=True)
-class ExpertImbalance(Fault):
-    """Experts get uneven numbers of tokens, so ranks of a block compute longer or shorter.
-
-    The loads of a block's ranks are drawn for every stage and micro-batch, with a standard
-    deviation of `spread` around a mean of 1. Not a fault of the command line, whose jobs have no
-    experts.
-    """
-
-    name = "expert-imbalance"
-    cause = "expert-imbalance"
-
-    spread: Share = 0.3
-
-    @override
-    def check(self, world: World) -> None:
-        if world.parallelism.ep_size < 2:
-            raise InvalidRequest("uneven experts in a job without experts: its ep_size is 1")
-
-    @override
-    def change(self, drawn: DrawnSteps, world: World, lasts: Floats, rng_of: RngOf) -> None:
-        sizes = world.parallelism
-        shape = (
-            *(sizes.pp_size, world.num_microbatches),
-            *(sizes.dp_size // sizes.ep_size, sizes.ep_size),
-        )
-        sigma = np.sqrt(np.log(1 + self.spread**2))
-        for at, step in affected_steps(drawn, lasts):
-            load = log_normal_around(1.0, sigma, rng_of(step), shape)
-            load /= load.mean(axis=3, keepdims=True)
-            load = load.reshape(*shape[:2], sizes.dp_size)
-            drawn.forward_s[..., at, :] *= load[:, None]
-            drawn.backward_s[..., at, :] *= load[:, None]

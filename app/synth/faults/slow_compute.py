@@ -1,9 +1,9 @@
-"""Faults that slow down computations: of a worker, a host, some hosts, a stage, or everybody.
+"""Faults that slow down the computations of a worker, a host, some hosts, a stage, or all workers.
 
-`SlowWorker` is a failing GPU or a busy host; `SlowHost` a host's power, cooling or other load;
-`MixedGpus` hosts with GPUs of an older generation; `ThrottlingGpu` a GPU that gets hot and lowers
-its clock; `UniformSlowdown` a power cap or a warm hall. `SlowStage` has more work in every
-replica, and the last stage of `LongLastStage` computes the loss on top of its layers.
+Typical reasons: of `SlowWorker` a failing GPU or a busy host; of `SlowHost` power, cooling or other
+load; of `MixedGpus` GPUs of an older generation; of `ThrottlingGpu` a hot GPU; of `UniformSlowdown`
+a power cap or a warm data centre; of `SlowStage` more work in every replica; of `LongLastStage` the
+loss, which the last stage computes besides its layers.
 """
 
 from dataclasses import dataclass
@@ -29,7 +29,7 @@ from app.synth.faults.fault import (
     scale_stage,
     scale_worker,
 )
-from app.trace.window import Floats, Ints
+from app.trace.window import Floats
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ class SlowHost(HostFault):
 class MixedGpus(Fault):
     """A share of the hosts, at least one, takes longer, forward and backward.
 
-    `choice` is the seed by which the hosts are chosen.
+    `choice` is the seed of the choice of hosts.
     """
 
     name = "mixed-gpus"
@@ -96,22 +96,22 @@ class MixedGpus(Fault):
         return culprit_hosts(world, self.older_hosts(world))
 
     def older_hosts(self, world: World) -> list[str]:
-        """The hosts that were chosen, sorted."""
+        """The chosen hosts, sorted."""
         hosts = world.host_names
         num_older = max(1, round(self.share * len(hosts)))
         chosen = np.random.default_rng(self.choice).choice(len(hosts), num_older, replace=False)
         return [hosts[position] for position in sorted(chosen)]
 
 
-# From a usual temperature under load to where GPUs lower their clocks.
+# Difference between the usual temperature under load and that of throttling.
 _THROTTLING_RISE_C = 25
 
 
 @dataclass(frozen=True, slots=True)
 class ThrottlingGpu(WorkerFault):
-    """One worker gets slower from step to step, as the clock of its hot GPU gets lower.
+    """One worker gets slower from step to step, while the clock of its hot GPU falls.
 
-    After `ramp_steps` it takes `slowdown` times as long, and stays there.
+    From `ramp_steps` steps on it takes `slowdown` times as long.
     """
 
     name = "throttling-gpu"
@@ -122,7 +122,8 @@ class ThrottlingGpu(WorkerFault):
 
     @override
     def change(self, drawn: DrawnSteps, world: World, lasts: Floats, rng_of: RngOf) -> None:
-        share = self._share(drawn.steps) * lasts
+        age = drawn.steps - self.when.first_step + 1
+        share = np.clip(age / self.ramp_steps, 0.0, 1.0) * lasts
         factor = 1.0 + (self.slowdown - 1.0) * share
         scale_worker(drawn, self.dp_rank, self.stage, factor)
         at = self.stage, slice(None), self.dp_rank
@@ -131,14 +132,10 @@ class ThrottlingGpu(WorkerFault):
         if drawn.temperature_c is not None:
             drawn.temperature_c[at] += np.rint(_THROTTLING_RISE_C * share).astype(np.int64)
 
-    def _share(self, steps: Ints) -> Floats:
-        """How far it has come on its way, 0..1."""
-        return np.clip((steps - self.when.first_step + 1) / self.ramp_steps, 0.0, 1.0)
-
 
 @dataclass(frozen=True, slots=True)
 class UniformSlowdown(Fault):
-    """All computations of all workers take longer, at a lower clock."""
+    """All computations of all workers take longer, at lower clocks."""
 
     name = "uniform-slowdown"
     cause = "uniform-slowdown"
@@ -187,10 +184,8 @@ class LongLastStage(Fault):
 
     @override
     def change(self, drawn: DrawnSteps, world: World, lasts: Floats, rng_of: RngOf) -> None:
-        last = world.parallelism.pp_size - 1
-        scale_stage(
-            drawn, last, factor_while(self.forward, lasts), factor_while(self.backward, lasts)
-        )
+        forward, backward = (factor_while(f, lasts) for f in (self.forward, self.backward))
+        scale_stage(drawn, world.parallelism.pp_size - 1, forward, backward)
 
     @override
     def culprits(self, world: World) -> tuple[Culprit, ...]:

@@ -26,9 +26,9 @@ from app.trace.window import Floats
 
 @dataclass(frozen=True, slots=True)
 class SlowLink(WorkerFault):
-    """What a stage and the next one of a replica send each other takes longer.
+    """Transfers between a stage and the next one of a replica take longer, in both directions.
 
-    After the last stage comes the first one, where a stage has several chunks.
+    With several chunks a stage, the first stage follows the last one.
     """
 
     name = "slow-link"
@@ -62,7 +62,7 @@ class SlowLink(WorkerFault):
 
 @dataclass(frozen=True, slots=True)
 class _NicFault(WorkerFault):
-    """A fault of a worker's exchanges with other workers."""
+    """A fault of a worker's communication with other workers."""
 
     slowdown: Factor
 
@@ -77,7 +77,7 @@ class _NicFault(WorkerFault):
 
 @dataclass(frozen=True, slots=True)
 class SlowNic(_NicFault):
-    """A worker's exchanges with other stages, and those of its dp group, take longer."""
+    """A worker's transfers between stages, and its dp group's collectives, take longer."""
 
     name = "slow-nic"
     cause = "slow-link"
@@ -92,10 +92,10 @@ class SlowNic(_NicFault):
 
 @dataclass(frozen=True, slots=True)
 class FlappingNic(_NicFault):
-    """A worker's exchanges, and those of its dp group, take longer in bursts.
+    """A worker's transfers, and its dp group's collectives, take longer in bursts.
 
-    There is a burst in a share `rate` of the steps, and always in the first one; it holds for a
-    run of micro-batches, and for the dp group's collectives where it reaches the last one.
+    A share `rate` of the steps has a burst, and the first one always. It affects successive
+    micro-batches; if it reaches the last one, also the dp group's collectives.
     """
 
     name = "flapping-nic"
@@ -107,20 +107,19 @@ class FlappingNic(_NicFault):
     def change(self, drawn: DrawnSteps, world: World, lasts: Floats, rng_of: RngOf) -> None:
         for at, step in affected_steps(drawn, lasts):
             rng = rng_of(step)
-            is_hit = rng.random() < self.rate or step == self.when.first_step
-            if is_hit:
+            if rng.random() < self.rate or step == self.when.first_step:
                 self._burst(drawn, world, at, rng)
 
     def _burst(self, drawn: DrawnSteps, world: World, at: int, rng: np.random.Generator) -> None:
         factor = np.ones(drawn.steps.size)
         factor[at] = self.slowdown
-        last = world.num_microbatches
-        begins = int(rng.integers(last))
-        ends = int(rng.integers(begins + 1, last + 1))
+        num_microbatches = world.num_microbatches
+        begins = int(rng.integers(num_microbatches))
+        ends = int(rng.integers(begins + 1, num_microbatches + 1))
         for neighbour in neighbours(world, self.stage):
             pair = self.stage, neighbour
             scale_pair(drawn, self.dp_rank, pair, factor, slice(begins, ends))
-        if ends == last:
+        if ends == num_microbatches:
             scale_dp_group(drawn, self.stage, factor)
 
 

@@ -1,7 +1,7 @@
-"""Rows of operations on disk: in arrival order, or as sorted blocks that are merged.
+"""Rows of operations on disk: in order of arrival, or as sorted blocks that are merged.
 
-A merge gives all rows of one step and rank, one group after the other. A full disk is one line
-that names the folder.
+A merge yields groups: all rows of one step and rank. The message about a full disk is one line that
+names the folder.
 """
 
 import os
@@ -20,25 +20,25 @@ from app.trace.window import Ints
 
 
 class ScratchFile:
-    """A file without a name, gone with this process however it ends.
+    """A file without a name, which the system deletes when this process ends.
 
-    Raises (each method that writes):
+    Raises (all methods that write):
         InvalidRequest: the disk is full, or the folder cannot be written to.
     """
 
     def __init__(self, folder: Path | None) -> None:
         self._folder = folder
         with _disk_errors(folder):
-            # Unbuffered: what did not fit would be tried once more on closing.
+            # Unbuffered: a buffer that did not fit on the disk would be written again on closing.
             self._file = tempfile.TemporaryFile(buffering=0, dir=folder)  # noqa: SIM115
 
     def append(self, content: bytes) -> None:
         """Append bytes."""
-        left = memoryview(content)
+        remaining = memoryview(content)
         with _disk_errors(self._folder):
             self._file.seek(0, os.SEEK_END)
-            while left:
-                left = left[self._file.write(left) :]
+            while remaining:
+                remaining = remaining[self._file.write(remaining) :]
 
     def read(self, size: int, at: int) -> bytes:
         """Bytes from an offset on; fewer at the end of the file."""
@@ -51,7 +51,7 @@ class ScratchFile:
 
 @contextmanager
 def _disk_errors(folder: Path | None) -> Iterator[None]:
-    """Turn disk errors of the block into one line that names the folder.
+    """Raise disk errors of the block as one line that names the folder.
 
     Raises:
         InvalidRequest: the disk is full, or the folder cannot be written to.
@@ -68,15 +68,14 @@ def _disk_errors(folder: Path | None) -> Iterator[None]:
 
 Rows = NDArray[np.void]
 
-# Of the buffers of all blocks together.
-ROWS_HELD = 1 << 16
+ROWS_HELD = 1 << 16  # in the buffers of all blocks together
 _MIN_ROWS = 8
 MAX_GROUP_ROWS = 1_000_000
 RANK_BITS = 31
 
 
 class SortedBlock:
-    """Rows of a file from `first` on, sorted by key, and a buffer of the next of them."""
+    """Sorted rows of a file from row `first` on, with a buffer of the next ones."""
 
     def __init__(self, file: ScratchFile, dtype: np.dtype[Any], first: int, num_rows: int) -> None:
         self.rows: Rows = np.empty(0, dtype)
@@ -102,7 +101,7 @@ class SortedBlock:
         self.keys = np.concatenate([self.keys, keys]) if self.keys.size else keys
 
     def take(self, below: int | None) -> tuple[Rows, Ints]:
-        """Remove and return the buffer's rows below a key, or all rows."""
+        """Remove and return the buffer's rows with lower keys than `below`, or all rows."""
         at = self.keys.size if below is None else int(np.searchsorted(self.keys, below))
         taken = self.rows[:at], self.keys[:at]
         # Copies: a view, however short, would keep all of the buffer.
@@ -111,17 +110,14 @@ class SortedBlock:
 
 
 def merged_groups(
-    blocks: Sequence[SortedBlock],
-    first_keys: Sequence[int],
-    steps: Ints,
-    rows_held: int = ROWS_HELD,
+    blocks: Sequence[SortedBlock], first_keys: Sequence[int], steps: Ints, rows_held: int
 ) -> Iterator[Rows]:
-    """All rows of each (step, rank), ascending; in a group, in the order in which they came.
+    """The groups of rows with the same step and rank, ascending; within a group, in file order.
 
-    `first_keys` are the blocks' first rows', by which (step's index, rank) blocks are brought in.
+    A key is (position in `steps`, rank); `first_keys` are those of the blocks' first rows.
 
     Raises:
-        InvalidTrace: one group is larger than any step of a rank.
+        InvalidTrace: a group is larger than any step of a rank can be.
     """
     waiting = sorted(zip(first_keys, range(len(blocks)), strict=True), reverse=True)
     active: list[int] = []
@@ -131,29 +127,24 @@ def merged_groups(
             lowest, at = waiting.pop()
             active.append(at)
             blocks[at].read(_MIN_ROWS, steps)
-        active.sort()  # as they came, so that equal keys stay in order
+        active.sort()  # in file order, so that rows with equal keys stay in order
         share = max(rows_held // len(active), _MIN_ROWS)
-        for at in active:
-            if blocks[at].has_more and blocks[at].keys.size < share // 2:
-                blocks[at].read(share, steps)
-        below = _complete_below([blocks[at] for at in active], waiting)
+        open_blocks = [blocks[at] for at in active]
+        for block in open_blocks:
+            if block.has_more and block.keys.size < share // 2:
+                block.read(share, steps)
+        # All rows with lower keys than these are in the buffers.
+        bounds = [int(block.keys[-1]) for block in open_blocks if block.has_more]
+        below = min([*bounds, waiting[-1][0]] if waiting else bounds, default=None)
         if below is not None and below == lowest:
-            _read_whole_group([blocks[at] for at in active], below, steps)
+            _read_whole_group(open_blocks, below, steps)
             continue
-        taken = [blocks[at].take(below) for at in active]
+        taken = [block.take(below) for block in open_blocks]
         active = [at for at in active if blocks[at].keys.size or blocks[at].has_more]
         for at in active:
             if not blocks[at].keys.size:
                 blocks[at].read(_MIN_ROWS, steps)
         yield from _groups_of(taken)
-
-
-def _complete_below(active: list[SortedBlock], waiting: list[tuple[int, int]]) -> int | None:
-    """The key below which no more rows can come; None where all are there."""
-    bounds = [int(block.keys[-1]) for block in active if block.has_more]
-    if waiting:
-        bounds.append(waiting[-1][0])
-    return min(bounds, default=None)
 
 
 def _read_whole_group(active: list[SortedBlock], key: int, steps: Ints) -> None:
@@ -181,19 +172,14 @@ def _groups_of(taken: Sequence[tuple[Rows, Ints]]) -> Iterator[Rows]:
         yield rows[begin:end]
 
 
-UNSORTED_ROWS_HELD = 1 << 16
-
-
 class UnsortedRows:
-    """Rows of integers, appended once, and read any number of times after that, in blocks.
+    """Rows of integers: appended first, then read in blocks, any number of times.
 
-    Raises (each method):
+    Raises (all methods):
         InvalidRequest: the disk is full.
     """
 
-    def __init__(
-        self, columns: Sequence[str], folder: Path | None, rows_held: int = UNSORTED_ROWS_HELD
-    ) -> None:
+    def __init__(self, columns: Sequence[str], folder: Path | None, rows_held: int) -> None:
         self._dtype = np.dtype([(name, "i8") for name in columns])
         self._rows_held = rows_held
         self._added = array("q")

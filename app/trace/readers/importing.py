@@ -17,26 +17,26 @@ from app.trace.ops import BUILT_IN, OpTypes
 from app.trace.window import Floats, Integers, Ints
 
 MAX_CHUNK_ROWS = 50_000
-_MAX_NAMES = 50_000  # remembered; a file of more has numbers in its names
+_MAX_NAMES = 50_000  # whose meaning is cached; a file with more has numbers in its names
 _MAX_CACHED_CHARS = 200
 _MAX_COUNTED = 1_000
 _MAX_DIGITS = 15
 _MAX_SHOWN = 5
 _MAX_SHOWN_CHARS = 60
-# Label of a job with host-side times only; its page says so.
+# Label of a job with host-side times only; the job's page shows it.
 HOST_TIMES: Mapping[str, str] = {"times": "host"}
 
 
 @dataclass(frozen=True, slots=True)
 class MissingData:
-    """What the source omits, with a count, and which metrics suffer: one line each."""
+    """Data that the source lacks, with a count, and the consequence for the figures: two lines."""
 
     what: str
     cost: str
 
 
 def missing_data(*omitted: tuple[int, str, str]) -> list[MissingData]:
-    """Of (count, what, cost) those of which there are any."""
+    """The records of those (count, what, cost) with a count above 0."""
     return [MissingData(what, cost) for count, what, cost in omitted if count]
 
 
@@ -44,9 +44,9 @@ def missing_data(*omitted: tuple[int, str, str]) -> list[MissingData]:
 class ImportOptions:
     """The caller's options.
 
-    `patterns` map names in the files to op types, first match wins; named groups `mb`, `chunk`
-    and `step` in one are read as numbers. `sizes` are those given, by the names of `Parallelism`;
-    a size that is not given is read from the files, or inferred. `name` is the job's.
+    `patterns` map names in the files to op types; the first match counts, and its groups `mb`,
+    `chunk` and `step` are read as numbers. `sizes` have the names of `Parallelism`; other sizes are
+    read from the files, or inferred. `name` is the job's.
     """
 
     patterns: tuple[tuple[re.Pattern[str], str], ...] = ()
@@ -59,7 +59,7 @@ class ImportOptions:
 
 @dataclass(frozen=True, slots=True)
 class WorkerPlace:
-    """Where a recorded rank is in the job."""
+    """The position of a recorded rank in the job."""
 
     dp_rank: int
     stage: int
@@ -70,9 +70,9 @@ class WorkerPlace:
 class ImportSummary:
     """Metadata of the files and counts of their operations.
 
-    `places` are by global rank, one for each (dp rank, stage). `steps` are ascending; `origin_ns`
-    [steps] is the first start of each by the hosts' own clocks, None where each
-    step has a clock origin of its own. `run_key` tells this run from others.
+    `places` has one global rank per (dp rank, stage). `steps` are ascending; `origin_ns` [steps] is
+    the first start in a step by the hosts' own clocks, None where every step has a clock origin of
+    its own. `run_key` identifies the run.
     """
 
     name: str | None
@@ -93,7 +93,7 @@ class ImportSummary:
         return self.origin_ns is not None
 
     def job(self, name: str) -> Job:
-        """The job that was recorded; `name` is taken where the files have none."""
+        """The recorded job; it gets this name if the files have none."""
         return Job.of(self.name or name, self.parallelism, self.op_types)
 
 
@@ -101,10 +101,10 @@ class ImportSummary:
 class RankRows:
     """Operations of one rank, all [ops], at most `MAX_CHUNK_ROWS` of them.
 
-    `optype` are codes of the job's types. `start_ns` counts from 1970, or where times are not
-    absolute from the beginning of the step; `mc` and `mb_id` are -1 for none. `more` has the
-    columns of `window.OPTIONAL` that any rank has (-1 where an operation has none), and `gmc`.
-    `seconds` are start and duration as the file has them, where it has seconds without a clock.
+    `optype` are codes of the job's types. `start_ns` counts from 1970, or from the beginning of the
+    step where times are not absolute. -1 is no value in `mc`, `mb_id` and `more`: the columns of
+    `window.OPTIONAL` that any rank has, and `gmc`. `seconds` are start and duration as they are in
+    a file with seconds without a clock.
     """
 
     rank: int
@@ -123,14 +123,14 @@ class RankRows:
 
 
 class OperationImport(Protocol):
-    """Files of one job, opened.
+    """An import of one job's files.
 
-    Raises (each method):
-        InvalidTrace: one line that names the file, the place in it, and what to do.
+    Raises (all methods):
+        InvalidTrace: one line with the file, the place in it, and the remedy.
     """
 
     def describe(self) -> ImportSummary:
-        """Read the files in bounded memory and summarise them; call it before `chunks`."""
+        """Read the files in bounded memory and summarise them; to be called before `chunks`."""
 
     def chunks(self) -> Iterator[RankRows]:
         """The rows, step by step ascending, and within a step rank by rank."""
@@ -140,7 +140,7 @@ class OperationImport(Protocol):
 
 
 class NameMeaning(NamedTuple):
-    """What a name means: codes of its op types (one or more), and numbers in the name."""
+    """The codes of a name's op types, none if it is no operation, and the numbers in the name."""
 
     codes: tuple[int, ...]
     mb_id: int = -1
@@ -149,33 +149,31 @@ class NameMeaning(NamedTuple):
 
 
 class NameMap:
-    """Maps names to op types: the caller's patterns first, then the format's own names.
+    """Maps names to op types: by the caller's patterns first, then by the format's own names.
 
-    `known` maps a name to the names of op types; to none for names that are skipped without loss.
+    `known` maps the format's names to the names of op types; to none if they are skipped without
+    loss.
     """
 
     def __init__(self, options: ImportOptions, known: Mapping[str, tuple[str, ...]]) -> None:
         codes = options.op_types.codes
         self._patterns = [(regex, codes[optype]) for regex, optype in options.patterns]
         self._known = {
-            **{name: NameMeaning((code,)) for name, code in codes.items()},
-            **{
-                name: NameMeaning(tuple(codes[optype] for optype in types))
-                for name, types in known.items()
-            },
+            name: NameMeaning(tuple(codes[optype] for optype in types))
+            for name, types in ({name: (name,) for name in codes} | dict(known)).items()
         }
-        self._found: dict[str, NameMeaning | None] = {}
+        self._cache: dict[str, NameMeaning | None] = {}
         self.unknown: Counter[str] = Counter()
         self.num_unknown = 0
 
-    def meant(self, name: str) -> NameMeaning | None:
+    def meaning(self, name: str) -> NameMeaning | None:
         """Meaning of a name, None if unknown."""
-        if name in self._found:
-            return self._found[name]
-        found = self._matched(name) or self._known.get(name)
-        if len(self._found) < _MAX_NAMES and len(name) <= _MAX_CACHED_CHARS:
-            self._found[name] = found
-        return found
+        if name in self._cache:
+            return self._cache[name]
+        meaning = self._match(name) or self._known.get(name)
+        if len(self._cache) < _MAX_NAMES and len(name) <= _MAX_CACHED_CHARS:
+            self._cache[name] = meaning
+        return meaning
 
     def count_unknown(self, name: str, times: int = 1) -> None:
         """Count operations of an unknown name."""
@@ -186,9 +184,9 @@ class NameMap:
 
     def missing(self, noun: str) -> list[MissingData]:
         """The unknown names with their counts."""
-        named = [f"{count:,} of {name!r}" for name, count in self.unknown.most_common(_MAX_SHOWN)]
-        more = len(self.unknown) - len(named)
-        names = ", ".join(named) + (f" and {more:,} more names" if more > 0 else "")
+        shown = [f"{count:,} of {name!r}" for name, count in self.unknown.most_common(_MAX_SHOWN)]
+        more = len(self.unknown) - len(shown)
+        names = ", ".join(shown) + (f" and {more:,} more names" if more > 0 else "")
         return missing_data(
             (
                 self.num_unknown,
@@ -197,7 +195,7 @@ class NameMap:
             )
         )
 
-    def _matched(self, name: str) -> NameMeaning | None:
+    def _match(self, name: str) -> NameMeaning | None:
         for regex, code in self._patterns:
             if match := regex.search(name):
                 groups = match.groupdict()

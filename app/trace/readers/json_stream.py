@@ -1,6 +1,6 @@
-"""Input files in bounded memory: bytes, packed by gzip or not, and JSON of any size in them.
+"""Reads input files in bounded memory: bytes, with or without gzip, and JSON of any size.
 
-JSON is read element by element. Refusals name the file.
+JSON is decoded element by element. Error messages name the file.
 """
 
 import errno
@@ -22,16 +22,16 @@ T = TypeVar("T")
 _GZIP = b"\x1f\x8b"
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _READ_BYTES = 1 << 20
-# What decoders raise for malformed input.
+# Exceptions of decoders for malformed input.
 UNDECODABLE = (msgspec.DecodeError, RecursionError, ValueError)
 # Of a value that is decoded, or of a string that is skipped.
 MAX_VALUE_BYTES = 32 << 20
 MAX_KEY_BYTES = 1 << 16
 _MAX_SCALAR = 1024
-_MAX_BACKWARDS = 256  # objects looked at for the end of an element before going one by one
+_MAX_BACKWARDS = 256  # objects inspected in search of the end of an element
 _BLANK = re.compile(rb"[ \t\r\n]*")
-# A text up to its end or that of the buffer, a bracket, or what separates values. Possessive, as
-# what a text could give back is remembered: 60 bytes for each of its backslashes.
+# A text up to its end or the end of the buffer, or a bracket. The quantifiers are possessive, since
+# backtracking takes 60 bytes of memory per backslash in the text.
 _TOKEN = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+("?)|[{\[]|[}\]]', re.DOTALL)
 _SCALAR_END = re.compile(rb"[ \t\r\n,\]}]")
 _TEXT = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+("?)', re.DOTALL)
@@ -40,7 +40,7 @@ _TEXT = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+("?)', re.DOTALL)
 class InputFile:
     """A file that is read once, from its beginning to its end.
 
-    Raises (each method):
+    Raises (all methods):
         InvalidTrace: the file cannot be read, or its gzip is damaged or cut off.
     """
 
@@ -57,7 +57,7 @@ class InputFile:
                 self._raw = self._path.open("rb")
                 self._file = _unpacked(self._raw)
                 return self._file.read(_READ_BYTES).removeprefix(_BYTE_ORDER_MARK)
-            # Whole pieces, as some streams give less than there is.
+            # A buffered reader, since raw streams may return fewer bytes than are left.
             return self._file.read(_READ_BYTES)
         except (EOFError, zlib.error, gzip.BadGzipFile) as error:
             raise InvalidTrace(
@@ -72,19 +72,19 @@ class InputFile:
 
     def close(self) -> None:
         """Close the file."""
-        for file in (self._file, self._raw):  # what unpacks does not close what is packed
+        for file in (self._file, self._raw):  # closing the unpacked one leaves the packed one open
             if file is not None:
                 file.close()
 
 
 def _unpacked(file: io.BufferedReader) -> BinaryIO:
-    if file.peek(2)[:2] != _GZIP:  # a pipe cannot be wound back
+    if file.peek(2)[:2] != _GZIP:  # not by reading: a pipe has no seek
         return file
     return cast(BinaryIO, io.BufferedReader(gzip.GzipFile(fileobj=file), _READ_BYTES))
 
 
 def why_unreadable(path: Path, error: OSError, file: str = "file") -> str:
-    """Why a file, or one of some kind, cannot be read, and what to do."""
+    """Why a file cannot be read, and the remedy; `file` is the noun for its kind."""
     if error.errno == errno.EISDIR or path.is_dir():
         return f"it is a folder: name a {file}"
     if error.errno:
@@ -93,10 +93,10 @@ def why_unreadable(path: Path, error: OSError, file: str = "file") -> str:
 
 
 class JsonStream:
-    """A cursor in one file's text; `number` counts the elements (or lines) up to this one.
+    """A cursor in one file's JSON; `number` is that of the current element or line, from 1.
 
-    Raises (each method):
-        InvalidTrace: the text is no JSON there, or a value is too long.
+    Raises (all methods):
+        InvalidTrace: the text is no JSON at the cursor, or a value is too long.
     """
 
     def __init__(self, source: InputFile, *, noun: str = "element") -> None:
@@ -109,7 +109,7 @@ class JsonStream:
         self._has_ended = False
 
     def place(self) -> str:
-        """File and element, for a message; elements count from 1."""
+        """File and element, for a message."""
         return f"{self.name}: {self._noun} {self.number:,}" if self.number else self.name
 
     def refusal(self, reason: str) -> InvalidTrace:
@@ -119,13 +119,13 @@ class JsonStream:
     def peek(self) -> bytes:
         """The next byte that is not blank; empty at the end."""
         while True:
-            found = _BLANK.match(self._text, self._at)
-            self._at = found.end() if found else self._at
+            blank = _BLANK.match(self._text, self._at)
+            self._at = blank.end() if blank else self._at
             if self._at < len(self._text) or not self._more():
                 return self._text[self._at : self._at + 1]
 
     def begins_with(self, size: int) -> bytes:
-        """The next bytes (all that are left, if fewer), without consuming them."""
+        """The next bytes, fewer at the end of the file, without consuming them."""
         self.peek()
         while len(self._text) - self._at < size and self._more():
             pass
@@ -133,28 +133,26 @@ class JsonStream:
 
     def take(self, wanted: bytes) -> None:
         """Consume one expected byte."""
-        found = self.peek()
-        if found != wanted:
-            shown = repr(found.decode("latin-1")) if found else "the end of the file"
+        byte = self.peek()
+        if byte != wanted:
+            shown = repr(byte.decode("latin-1")) if byte else "the end of the file"
             raise self.refusal(f"is no JSON: want {wanted.decode()!r} and find {shown}")
         self._at += 1
 
     def members(self) -> Iterator[str]:
         """Keys of the object at this position; the caller consumes each value."""
         self.take(b"{")
-        if self.peek() == b"}":
-            self._at += 1
-            return
-        while True:
+        is_first = True
+        while self.peek() != b"}":
+            if not is_first:
+                self.take(b",")
             if self.peek() != b'"':
                 raise self.refusal("is no JSON: want a key in quotation marks")
             key: str = self.value(msgspec.json.Decoder(str), MAX_KEY_BYTES)
             self.take(b":")
             yield key
-            if self.peek() == b"}":
-                self._at += 1
-                return
-            self.take(b",")
+            is_first = False
+        self._at += 1
 
     def elements(self, decoder: "msgspec.json.Decoder[list[T]]") -> Iterator[T]:
         """Elements of the list at this position; `decoder` decodes a list.
@@ -162,21 +160,19 @@ class JsonStream:
         While an element is used, `number` is its own.
         """
         self.take(b"[")
-        if self.peek() == b"]":
-            self._at += 1
-            return
-        while True:
+        is_first = True
+        while self.peek() != b"]":
+            if not is_first:
+                self.take(b",")
+                self.peek()
             for element in self._many(decoder) or self._one(decoder):
                 self.number += 1
                 yield element
-            if self.peek() == b"]":
-                self._at += 1
-                return
-            self.take(b",")
-            self.peek()
+            is_first = False
+        self._at += 1
 
     def lines(self, decoder: "msgspec.json.Decoder[T]") -> Iterator[T]:
-        """One value a line to the end of the file; `number` as with `elements`."""
+        """The values to the end of the file, one a line; `number` as with `elements`."""
         while self.peek():
             end = self._text.rfind(b"\n", self._at) + 1
             if not end:
@@ -190,11 +186,7 @@ class JsonStream:
 
     def value(self, decoder: "msgspec.json.Decoder[T]", most: int = MAX_VALUE_BYTES) -> T:
         """Decode the value at this position."""
-        raw = self._raw(most)
-        try:
-            return decoder.decode(raw)
-        except UNDECODABLE as error:
-            raise self.refusal(_decoder_message(error)) from error
+        return self._decoded(decoder, self._raw(most))
 
     def skip(self) -> None:
         """Skip the value at this position, in bounded memory."""
@@ -202,25 +194,24 @@ class JsonStream:
 
     def end(self) -> None:
         """Check that only blanks follow."""
-        if found := self.peek():
-            shown = found.decode("latin-1")
-            raise self.refusal(f"is no JSON: {shown!r} follows after its end")
+        if byte := self.peek():
+            raise self.refusal(f"is no JSON: {byte.decode('latin-1')!r} follows after its end")
 
     def _many(self, decoder: "msgspec.json.Decoder[list[T]]") -> list[T] | None:
-        """All complete elements in the buffer; None where their end is not certain."""
+        """All complete elements in the buffer; None if their end cannot be located."""
         if len(self._text) - self._at < 1 << 16:
             self._more()
         cut = self._last_end()
         if cut is None:
             return None
         try:
-            # If this is a list, then `cut` is between two of its elements: what a byte of JSON
-            # means depends on those before it alone.
-            found = decoder.decode(b"[" + self._text[self._at : cut] + b"]")
+            # The meaning of a byte of JSON depends only on those before it. So if this decodes as a
+            # list, `cut` is between two elements and not inside one.
+            elements = decoder.decode(b"[" + self._text[self._at : cut] + b"]")
         except UNDECODABLE:
             return None
         self._at = cut
-        return found
+        return elements
 
     def _last_end(self) -> int | None:
         """The last position in the buffer at which one object ends and another follows."""
@@ -238,38 +229,30 @@ class JsonStream:
 
     def _one(self, decoder: "msgspec.json.Decoder[list[T]]") -> list[T]:
         self.number += 1
-        raw = self._raw(MAX_VALUE_BYTES)
-        try:
-            found = decoder.decode(b"[" + raw + b"]")
-        except UNDECODABLE as error:
-            raise self.refusal(
-                _decoder_message(error).replace("$[0]", "$").replace("$[...]", "$")
-            ) from error
+        elements = self._decoded(decoder, b"[" + self._raw(MAX_VALUE_BYTES) + b"]")
         self.number -= 1
-        return found
+        return elements
 
     def _decoded_lines(self, decoder: "msgspec.json.Decoder[T]", block: bytes) -> list[T]:
         try:
             return decoder.decode_lines(block)
-        except UNDECODABLE:
-            return self._line_by_line(decoder, block)
+        except UNDECODABLE:  # line by line, so that the message names the line
+            before, values = self.number, []
+            for line in block.split(b"\n"):
+                if line.strip():
+                    self.number += 1
+                    values.append(self._decoded(decoder, line))
+            self.number = before
+            return values
 
-    def _line_by_line(self, decoder: "msgspec.json.Decoder[T]", block: bytes) -> list[T]:
-        before = self.number
-        found = []
-        for line in block.split(b"\n"):
-            if not line.strip():
-                continue
-            self.number += 1
-            try:
-                found.append(decoder.decode(line))
-            except UNDECODABLE as error:
-                raise self.refusal(_decoder_message(error)) from error
-        self.number = before
-        return found
+    def _decoded(self, decoder: "msgspec.json.Decoder[T]", raw: bytes) -> T:
+        try:
+            return decoder.decode(raw)
+        except UNDECODABLE as error:
+            raise self.refusal(_decoder_message(error)) from error
 
     def _raw(self, most: int | None) -> bytes:
-        """The text of the value at this position; skipped, not kept, where `most` is None."""
+        """The text of the value at this position; empty, to skip the value, if `most` is None."""
         first = self.peek()
         if first in (b"{", b"["):
             return self._container(most)
@@ -278,7 +261,7 @@ class JsonStream:
         return self._scalar()
 
     def _more(self, most: int | None = None) -> bool:
-        """Read the next piece and drop consumed bytes. False at the end of the file."""
+        """Read the next piece and drop the consumed bytes; False at the end of the file."""
         if self._has_ended:
             return False
         if most is not None and len(self._text) - self._at > most:
@@ -292,20 +275,20 @@ class JsonStream:
     def _container(self, most: int | None) -> bytes:
         depth, seen = 0, self._at
         while True:
-            found = _TOKEN.search(self._text, seen)
-            is_cut = found is not None and found[0][:1] == b'"' and not found[1]
-            if found is None or is_cut:
-                seen = self._passed(found.start() if found else len(self._text), most)
+            token = _TOKEN.search(self._text, seen)
+            is_cut = token is not None and token[0][:1] == b'"' and not token[1]
+            if token is None or is_cut:
+                seen = self._passed(token.start() if token else len(self._text), most)
                 continue
-            seen = found.end()
-            mark = found[0]
+            seen = token.end()
+            mark = token[0]
             depth += (mark in (b"{", b"[")) - (mark in (b"}", b"]"))
             if depth == 0:
                 begin, self._at = self._at, seen
                 return b"" if most is None else self._text[begin:seen]
 
     def _passed(self, seen: int, most: int | None) -> int:
-        """Read the next piece; returns the new position of `seen`."""
+        """Read the next piece; returns the position of `seen` in the new buffer."""
         if most is None:
             self._at = seen
         ahead = seen - self._at
@@ -315,18 +298,18 @@ class JsonStream:
 
     def _quoted(self, most: int) -> bytes:
         while True:
-            found = _TEXT.match(self._text, self._at)
-            if found and found[1]:
-                self._at = found.end()
-                return found[0]
+            text = _TEXT.match(self._text, self._at)
+            if text and text[1]:
+                self._at = text.end()
+                return text[0]
             self._passed(self._at, most)
 
     def _scalar(self) -> bytes:
         while True:
-            found = _SCALAR_END.search(self._text, self._at)
-            if found or len(self._text) - self._at > _MAX_SCALAR or not self._more():
+            separator = _SCALAR_END.search(self._text, self._at)
+            if separator or len(self._text) - self._at > _MAX_SCALAR or not self._more():
                 break
-        begin, self._at = self._at, found.start() if found else len(self._text)
+        begin, self._at = self._at, separator.start() if separator else len(self._text)
         if begin == self._at:
             raise self.refusal("is no JSON: want a value")
         return self._text[begin : min(self._at, begin + _MAX_SCALAR)]
@@ -341,7 +324,8 @@ def _last_visible(text: bytes, at: int) -> int:
 def _decoder_message(error: Exception) -> str:
     """A decoder's message in the style of the other messages."""
     if isinstance(error, msgspec.ValidationError):
-        return f"{str(error)[:200]}: is the file of this format?"
+        reason = f"{str(error)[:200]}: is the file of this format?"
+        return reason.replace("$[0]", "$").replace("$[...]", "$")  # of a list around one element
     if isinstance(error, RecursionError):
         return "is nested too deep: that is none of this format"
     reason = str(error)[:120].split(" (byte")[0]

@@ -1,7 +1,7 @@
-"""veScale's ndtimeline: its records as JSON (lines or a list), or the Chrome file it writes.
+"""Imports veScale's ndtimeline: its records as JSON (lines or a list), or its Chrome file.
 
-Its metrics' names are mapped to Paceline's op types. Values that describe the run must be the same
-in all files.
+The names of its metrics are mapped to op types. All files must agree in the values that describe
+the run.
 """
 
 from collections.abc import Iterator, Sequence
@@ -25,26 +25,21 @@ from app.trace.readers.op_spool import OpSpool
 from app.trace.readers.spooled_import import ImportFacts, SpooledImport
 
 KNOWN_METRICS: dict[str, tuple[str, ...]] = {
-    # Registered by the open version, or known to its timeline writer (predefined.py).
+    # Names in the open-source version, and in its timeline writer (predefined.py).
     "unshard-all-gather": ("params-all-gather",),
     "grad-reduce-scatter": ("grads-reduce-scatter",),
     "grad-all-reduce": ("separate-grads-all-reduce",),
     "grads-reduce-scatter-nonoverlapping": ("grads-reduce-scatter",),
     "params-all-gather-nonoverlapping": ("params-all-gather",),
-    # One call that waits for several transfers.
+    # Calls that wait for several transfers.
     "forward-send-backward-recv": ("forward-send", "backward-recv"),
     "backward-send-forward-recv": ("backward-send", "forward-recv"),
     "forward-send-forward-recv": ("forward-send", "forward-recv"),
     "backward-send-backward-recv": ("backward-send", "backward-recv"),
-    # They run inside a computation or the optimizer, whose time has theirs in it; "special" marks
-    # a flush.
-    "tp-allreduce": (),
-    "tp-allgather": (),
-    "tp-reducescatter": (),
-    "optimizer-inner-step": (),
-    "optimizer-copy-to-main-grad": (),
+    # Parts of a computation or of the optimizer, in whose time theirs is; "special" marks a flush.
+    **dict.fromkeys(("tp-allreduce", "tp-allgather", "tp-reducescatter", "special"), ()),
+    **dict.fromkeys(("optimizer-inner-step", "optimizer-copy-to-main-grad"), ()),
     "optimizer-copy-main-to-model-params": (),
-    "special": (),
 }
 _MAX_VALUE_CHARS = 200
 _MAX_VALUES = 8
@@ -52,9 +47,8 @@ _MAX_VALUES = 8
 T = TypeVar("T")
 
 _NO_OPERATION = NameMeaning(())
-_MAX_TIME = 1e17  # microseconds or seconds: beyond all clocks, and good to turn into nanoseconds
-# A first line that is a whole object of its own is a record.
-_FIRST_LINE_BYTES = 1 << 20
+_MAX_TIME = 1e17  # microseconds or seconds: beyond all clocks, and convertible to nanoseconds
+_FIRST_LINE_BYTES = 1 << 20  # a first line that is an object is a record
 # Only an interleaved schedule has these on the first stage.
 _ROUND_TRIP = (OP_CODES["forward-recv"], OP_CODES["backward-send"])
 _MAX_HOST_CHARS = 255
@@ -72,7 +66,7 @@ class _Args(msgspec.Struct, gc=False):
 
 
 class _Element(msgspec.Struct, gc=False):
-    """A record, or an event of the Chrome file: `metric` or `ph` tells which."""
+    """A record, which has a `metric`, or an event of the Chrome file, which has a `ph`."""
 
     metric: str | None = None
     rank: int | None = None
@@ -101,28 +95,28 @@ _ARGS = msgspec.json.Decoder(_Args)
 
 
 class NdtimelineImport(SpooledImport):
-    """One run's files; micro-batches are numbered by order, as the format has no ids."""
+    """One run's files; micro-batches are numbered in order, since the format has no ids."""
 
     def __init__(self, paths: Sequence[Path], options: ImportOptions) -> None:
         super().__init__(paths, options)
         self._names = NameMap(options, KNOWN_METRICS)
-        # Of the run; all files of one have the same id and trial.
-        self._told: dict[str, list[str]] = {"run_id": [], "trial": [], "role": []}
+        # Values that describe the run; there is one id and one trial.
+        self._run: dict[str, list[str]] = {"run_id": [], "trial": [], "role": []}
         self._num_fused = 0
         self._num_parts = 0
         self._num_round_trips = 0
         self._num_ops = 0
-        self._seen: dict[int, tuple[int, int, int, str | None]] = {}
+        self._places: dict[int, tuple[int, int, int, str | None]] = {}
 
     @override
     def read(self, spool: OpSpool) -> ImportFacts:
         for path in self.paths:
             self._read_file(path, spool)
-        roles = self._told["role"]
+        roles = self._run["role"]
         return ImportFacts(
             missing=self._missing(),
-            name=next(iter(self._told["trial"]), None),
-            run_key=next(iter(self._told["run_id"]), None),
+            name=next(iter(self._run["trial"]), None),
+            run_key=next(iter(self._run["run_id"]), None),
             labels={"role": ", ".join(roles)[:_MAX_VALUE_CHARS]} if roles else {},
             numbers_microbatches=True,
             is_interleaved=self._num_round_trips > 0,
@@ -160,27 +154,27 @@ class NdtimelineImport(SpooledImport):
         self._note_run(spool, record)
         host = record.ip[:_MAX_HOST_CHARS] if record.ip else None
         self._place(spool, rank, (dp_rank, stage, record.tp_rank or 0, host))
-        found = self._meant(metric, len(starts))
-        for code in found.codes:
-            self._note(code, stage, len(starts))
-            mc, mb_id, number = _numbers(found, code, record.model_chunk or 0, step)
+        meaning = self._meaning(metric, len(starts))
+        for code in meaning.codes:
+            self._count(code, stage, len(starts))
+            mc, mb_id, number = _numbers(meaning, code, record.model_chunk or 0, step)
             for start_s, length_s in zip(starts, lengths, strict=True):
                 times = _nanoseconds(spool, start_s, length_s, 1e9)
                 spool.add(rank, number, code, *times, mc, mb_id)
 
     def _note_run(self, spool: OpSpool, record: _Element) -> None:
-        for key, seen in self._told.items():
+        for key, known in self._run.items():
             value = getattr(record, key)
             text = "" if value is None else str(value)[:_MAX_VALUE_CHARS]
-            if not text or text in seen:
+            if not text or text in known:
                 continue
-            if seen and key != "role":
+            if known and key != "role":
                 raise InvalidTrace(
-                    f"{spool.at()}: {key} is {text!r} here and {seen[0]!r} before: give the files "
+                    f"{spool.at()}: {key} is {text!r} here and {known[0]!r} before: give the files "
                     "of one run"
                 )
-            if len(seen) < _MAX_VALUES:
-                seen.append(text)
+            if len(known) < _MAX_VALUES:
+                known.append(text)
 
     def _take_event(self, spool: OpSpool, event: _Element) -> None:
         try:
@@ -192,30 +186,31 @@ class NdtimelineImport(SpooledImport):
             ) from error
         dp_rank = _required(spool, "pid", event.pid)
         self._place(spool, args.rank, (dp_rank, args.pp, args.tp, None))
-        found = self._meant(_required(spool, "name", event.name), 1)
-        for code in found.codes:
-            self._note(code, args.pp, 1)
-            mc, mb_id, number = _numbers(found, code, 0, args.step)
+        meaning = self._meaning(_required(spool, "name", event.name), 1)
+        for code in meaning.codes:
+            self._count(code, args.pp, 1)
+            mc, mb_id, number = _numbers(meaning, code, 0, args.step)
             ts, dur = _required(spool, "ts", event.ts), _required(spool, "dur", event.dur)
             spool.add(args.rank, number, code, *_nanoseconds(spool, ts, dur, 1e3), mc, mb_id)
 
     def _place(self, spool: OpSpool, rank: int, where: tuple[int, int, int, str | None]) -> None:
-        if self._seen.get(rank) != where:
-            dp_rank, stage, tp_rank, ip = where
-            spool.place(rank, dp_rank, stage, peer=tp_rank, host=ip)
-            self._seen[rank] = where
+        if self._places.get(rank) != where:
+            dp_rank, stage, tp_rank, host = where
+            spool.place(rank, dp_rank, stage, peer=tp_rank, host=host)
+            self._places[rank] = where
 
-    def _meant(self, metric: str, times: int) -> NameMeaning:
-        found = self._names.meant(metric)
-        if found is None:
+    def _meaning(self, metric: str, times: int) -> NameMeaning:
+        meaning = self._names.meaning(metric)
+        if meaning is None:
             self._names.count_unknown(metric, times)
-        elif not found.codes:
+            return _NO_OPERATION
+        if not meaning.codes:
             self._num_parts += times
-        elif len(found.codes) > 1:
+        elif len(meaning.codes) > 1:
             self._num_fused += times
-        return found or _NO_OPERATION
+        return meaning
 
-    def _note(self, code: int, stage: int, times: int) -> None:
+    def _count(self, code: int, stage: int, times: int) -> None:
         self._num_ops += times
         if stage == 0 and code in _ROUND_TRIP:
             self._num_round_trips += times
@@ -227,7 +222,7 @@ class NdtimelineImport(SpooledImport):
             "themselves (docs/clocks.md)",
         )
         first_step = MissingData(
-            f"first step: the first NCCL operation of each stream of {len(self._seen):,} ranks",
+            f"first step: the first NCCL operation of each stream of {len(self._places):,} ranks",
             "ndtimeline loses it: leave the first step out of what is analysed",
         )
         always = [clocks, *self._names.missing("operations"), first_step]
@@ -283,14 +278,11 @@ def _required(spool: OpSpool, name: str, value: T | None) -> T:
     return value
 
 
-def _numbers(found: NameMeaning, code: int, chunk: int, step: int) -> tuple[int, int, int]:
+def _numbers(meaning: NameMeaning, code: int, chunk: int, step: int) -> tuple[int, int, int]:
     """Chunk, micro-batch and step: numbers in the name take precedence over the record's."""
-    mc = chunk if code in _WITH_CHUNK else -1
-    return (
-        found.chunk if found.chunk >= 0 else mc,
-        found.mb_id,
-        found.step if found.step >= 0 else step,
-    )
+    if meaning.chunk >= 0 or code not in _WITH_CHUNK:
+        chunk = meaning.chunk
+    return chunk, meaning.mb_id, meaning.step if meaning.step >= 0 else step
 
 
 def _nanoseconds(

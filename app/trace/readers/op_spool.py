@@ -1,4 +1,4 @@
-"""Sorts the operations of an import on disk: added in any order, read back step by step."""
+"""An external sort of the operations of an import: added in any order, read back by step."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
@@ -21,7 +21,7 @@ from app.trace.readers.disk_rows import (
 from app.trace.readers.importing import WorkerPlace
 from app.trace.window import OPTIONAL, Ints
 
-# Limits of the wire format (docs/wire-format.md), as an import can be pushed.
+# Limits of the wire format (docs/wire-format.md), since an import can be pushed.
 DAY_NS = 86_400 * 10**9
 LIMITS: dict[str, tuple[int, int]] = {
     "rank": (0, 2**31 - 1),
@@ -38,22 +38,22 @@ LIMITS: dict[str, tuple[int, int]] = {
 _FLUSH_ROWS = 1 << 16
 _ADDED_ROWS = 1 << 14
 _NO_START = np.iinfo(np.int64).max
-_STEPS_KEPT = 1 << 18  # so many beside each other before they are gathered
+_STEPS_KEPT = 1 << 18  # number of steps of several blocks, with repetitions, before a merge
 
 PlacedRank = tuple[int, int, int, str | None]  # dp rank, stage, peer, host
 
 
 class OpSpool:
-    """External sort of operations: added in any order, read back as whole (step, rank) groups.
+    """Operations, added in any order and read back as whole (step, rank) groups.
 
-    Once it is finished, `steps` are ascending and `first_starts` the earliest start in each.
-    `places` are of the ranks that are kept; `num_peers` others do the same work, and have
-    `num_peer_ops` of the operations, which `num_ops` does not count.
+    After `finish`, `steps` are ascending, and `first_starts` has the earliest start in every step.
+    `places` are of the ranks that are kept. `num_peers` other ranks do the same work; their
+    `num_peer_ops` operations are not in `num_ops`.
 
-    `at` is the reader's position (file and place); error texts begin with it. `more` names the
-    columns that rows have beside those of every row.
+    `at` gives the reader's position (file and place), with which error messages begin. `more` are
+    the names of additional columns.
 
-    Raises (each method):
+    Raises (all methods):
         InvalidTrace: a value is out of range; the message begins with its position.
         InvalidRequest: the disk is full.
     """
@@ -69,7 +69,7 @@ class OpSpool:
         self._block_rows = block_rows
         self.at = at
         self.more = more
-        self.checks_times = True  # False where what is put as times are floats' bits
+        self.checks_times = True  # False if times are the bits of floats
         self.num_by_type = np.zeros(NUM_CODES, np.int64)
         self.num_without_mb = np.zeros(NUM_CODES, np.int64)
         self.highest_chunk = -1
@@ -93,9 +93,9 @@ class OpSpool:
     def place(
         self, rank: int, dp_rank: int, stage: int, *, peer: int = 0, host: str | None = None
     ) -> None:
-        """Declare a rank; of ranks at one place only the one with the lowest `peer` is kept.
+        """Declare a rank; of the ranks with the same place, the one with the lowest `peer` is kept.
 
-        `peer` numbers those that do the same work: tensor- or sequence-parallel ones.
+        `peer` numbers the tensor- or sequence-parallel ranks, which do the same work.
         """
         for name, value, most in (
             ("rank", rank, LIMITS["rank"][1]),
@@ -130,9 +130,9 @@ class OpSpool:
         seq_id: int = -1,
         *more: int,
     ) -> None:
-        """One operation; `more` in the order of the columns' names.
+        """One operation; `more` in the order of the additional columns.
 
-        Where none of a step's operations has a `seq_id`, they are numbered by their starts.
+        Without a `seq_id` the operations of a step are numbered by their starts.
         """
         if not (
             0 <= rank <= 2147483647
@@ -143,15 +143,15 @@ class OpSpool:
             and -1 <= mb_id <= 2147483647
             and -1 <= seq_id <= 2147483647
         ):
-            times = {"start_ns": start_ns, "duration_ns": duration_ns}
-            ids = {"mc": mc, "mb_id": mb_id, "seq_id": seq_id}
-            self._refuse({"rank": rank, "step": step, **times, **ids})
+            names = ("rank", "step", "start_ns", "duration_ns", "mc", "mb_id", "seq_id")
+            values = (rank, step, start_ns, duration_ns, mc, mb_id, seq_id)
+            self._refuse(dict(zip(names, values, strict=True)))
         self._added.append((rank, optype, mc, mb_id, seq_id, step, start_ns, duration_ns, *more))
         if len(self._added) >= _ADDED_ROWS:
             self._take_added()
 
     def add_rows(self, rank: NDArray[Any], step: NDArray[Any], **columns: NDArray[Any]) -> None:
-        """Operations as columns; columns that are left out are -1."""
+        """Operations as columns; omitted columns are -1."""
         rows = np.full(rank.size, -1, self._dtype)
         for name, values in {"rank": rank, "step": step, **columns}.items():
             if values.size and (self.checks_times or name not in ("start_ns", "duration_ns")):
@@ -162,7 +162,7 @@ class OpSpool:
         self._take(rows)
 
     def finish(self) -> Self:
-        """Sort what was added, for reading."""
+        """Prepare the spool for reading, after the last operation."""
         self._take_added()
         self._flush()
         self._gather_steps()
@@ -177,7 +177,7 @@ class OpSpool:
         return self
 
     def groups(self, rows_held: int = ROWS_HELD) -> Iterator[tuple[int, int, Rows]]:
-        """Rank, step and rows, steps ascending and within each the ranks."""
+        """Rank, step and rows, by step and rank ascending."""
         blocks = [
             SortedBlock(self._file, self._dtype, first, rows) for first, rows, *_ in self._blocks
         ]
@@ -246,14 +246,14 @@ class OpSpool:
             return
         steps = np.concatenate([steps for steps, _ in self._steps])
         firsts = np.concatenate([firsts for _, firsts in self._steps])
-        known, position = np.unique(steps, return_inverse=True)
-        found = np.full(known.size, _NO_START)
-        np.minimum.at(found, position, firsts)
-        self._steps = [(known, found)]
+        distinct, position = np.unique(steps, return_inverse=True)
+        first_starts = np.full(distinct.size, _NO_START)
+        np.minimum.at(first_starts, position, firsts)
+        self._steps = [(distinct, first_starts)]
 
 
 def _kept_ranks(places: Mapping[int, PlacedRank]) -> dict[int, WorkerPlace]:
-    """The rank at each place that is kept."""
+    """The kept ranks, one per place."""
     lowest: dict[tuple[int, int], tuple[int, int]] = {}
     for rank, (dp_rank, stage, peer, _) in places.items():
         best = lowest.get((dp_rank, stage))

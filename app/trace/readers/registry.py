@@ -1,4 +1,4 @@
-"""Every foreign format that can be imported: one row each.
+"""The foreign formats that can be imported.
 
 To add one: write app/trace/readers/NAME.py with a `SpooledImport`, add its row here, a small good
 input to tests/harness/samples/ and docs/feeds/NAME.md. The contract tests
@@ -20,47 +20,45 @@ from app.trace.readers.published.trace_files import PublishedImport
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """A foreign format.
-
-    `opened` is cheap and reads nothing yet.
-    """
+    """A foreign format; `opened` makes its import without reading the files yet."""
 
     name: str
-    what: str  # for `paceline import --help`: one line
-
+    description: str  # one line for `paceline import --help`
     opened: Callable[[Sequence[Path], ImportOptions], OperationImport]
 
 
-_FORMATS: tuple[Format, ...] = (
-    Format(
-        "published",
-        "one parquet file of operations and its meta file, as StragglerAnalysis publishes them",
-        PublishedImport,
-    ),
-    Format(
-        "otlp",
-        "OTLP traces with Megatron-LM's span names, JSON or protobuf: host-side times",
-        OtlpImport,
-    ),
-    Format(
-        "kineto",
-        "Chrome traces of torch.profiler (Kineto), one file a rank, .json or .json.gz",
-        KinetoImport,
-    ),
-    Format(
-        "ndtimeline",
-        "records of veScale's ndtimeline as JSON, or its Chrome file",
-        NdtimelineImport,
-    ),
-)
-FORMATS: dict[str, Format] = {form.name: form for form in _FORMATS}
+FORMATS: dict[str, Format] = {
+    row.name: row
+    for row in (
+        Format(
+            "published",
+            "one parquet file of operations and its meta file, as StragglerAnalysis publishes them",
+            PublishedImport,
+        ),
+        Format(
+            "otlp",
+            "OTLP traces with Megatron-LM's span names, JSON or protobuf: host-side times",
+            OtlpImport,
+        ),
+        Format(
+            "kineto",
+            "Chrome traces of torch.profiler (Kineto), one file a rank, .json or .json.gz",
+            KinetoImport,
+        ),
+        Format(
+            "ndtimeline",
+            "records of veScale's ndtimeline as JSON, or its Chrome file",
+            NdtimelineImport,
+        ),
+    )
+}
 
 
 def format_named(name: str) -> Format:
     """The format of this name.
 
     Raises:
-        InvalidRequest: there is none.
+        InvalidRequest: no format has this name.
     """
     if name not in FORMATS:
         known = ", ".join(FORMATS)

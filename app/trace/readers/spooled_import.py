@@ -1,13 +1,14 @@
 """The part of an import that all formats of operations share.
 
-Operations are numbered by their starts within step and rank: which one of its type each is, and of
-which micro-batch. Missing data is counted as `MissingData`.
+Operations without a `seq_id` or a micro-batch are numbered by their starts within step and rank.
+Data that the files lack is counted as `MissingData`.
 """
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
 
@@ -41,38 +42,32 @@ NUMBERED_TYPES = [
 _IDENTITY_COLUMNS = ("optype", "mc", "mb_id", "start_ns", "duration_ns")
 
 
-def by_start(rows: Rows, *, holds_seconds: bool) -> Rows:
-    """A copy of one rank's rows of a step, in order of start."""
-    starts = rows["start_ns"].view(np.float64) if holds_seconds else rows["start_ns"]
-    return rows[np.argsort(starts, kind="stable")]
-
-
 def number_operations(rows: Rows, op_types: OpTypes) -> None:
-    """Give rows in order of start their `seq_id`, unless the files have numbered them.
+    """Give rows in order of start their `seq_id`, unless the files have it.
 
     Raises:
-        InvalidTrace: an operation is there twice.
+        InvalidTrace: an operation was read twice.
     """
     if (rows["seq_id"] < 0).any():
         _refuse_same_times(rows, op_types)
         rows["seq_id"] = _count_within(rows["optype"].astype(np.int64))
         return
     key = np.sort(rows["optype"].astype(np.int64) << 32 | rows["seq_id"])
-    again = np.flatnonzero(key[1:] == key[:-1])
-    if again.size:
-        _refuse_duplicates(op_types.name(int(key[again[0]] >> 32)), again.size)
+    duplicates = np.flatnonzero(key[1:] == key[:-1])
+    if duplicates.size:
+        _refuse_duplicates(op_types.name(int(key[duplicates[0]] >> 32)), duplicates.size)
 
 
 def number_microbatches(rows: Rows) -> None:
-    """Give computations without a micro-batch one, by their order within their model chunk."""
+    """Number computations without a micro-batch by their order within their model chunk."""
     is_numbered = np.isin(rows["optype"], NUMBERED_TYPES) & (rows["mb_id"] < 0)
     key = rows["optype"].astype(np.int64) << 16 | (rows["mc"] + 1)
     rows["mb_id"] = np.where(is_numbered, _count_within(key), rows["mb_id"])
 
 
 def _refuse_same_times(rows: Rows, op_types: OpTypes) -> None:
-    # Nothing on a worker happens twice at the same time, in the same length. Where it takes no
-    # time at all, the clock may have been too coarse to tell two apart.
+    # Two equal operations of a worker cannot have the same start and duration. Durations of 0 are
+    # exempt, since a coarse clock gives equal times to different operations.
     ordered = rows[np.lexsort([rows[name] for name in _IDENTITY_COLUMNS])]
     same = ordered["duration_ns"][1:] > 0
     for name in _IDENTITY_COLUMNS:
@@ -91,13 +86,13 @@ def _count_within(key: Ints) -> Ints:
     order = np.argsort(key, kind="stable")
     begins = np.flatnonzero(np.diff(key[order], prepend=key[order[0]] - 1))
     lengths = np.diff(begins, append=key.size)
-    found = np.empty(key.size, np.int64)
-    found[order] = np.arange(key.size) - np.repeat(begins, lengths)
-    return found
+    count = np.empty(key.size, np.int64)
+    count[order] = np.arange(key.size) - np.repeat(begins, lengths)
+    return count
 
 
 def missing_operation_data(spool: OpSpool, sizes: Parallelism) -> list[MissingData]:
-    """Data that any format may omit."""
+    """The missing data that imports of all formats report."""
     missing = sizes.num_workers - len(spool.places)
     num_computations = int(spool.num_by_type[NUMBERED_TYPES].sum())
     return missing_data(
@@ -128,15 +123,15 @@ def missing_operation_data(spool: OpSpool, sizes: Parallelism) -> list[MissingDa
 
 
 def _first_missing(places: Mapping[int, WorkerPlace], sizes: Parallelism) -> str:
-    there = {(place.dp_rank, place.stage) for place in places.values()}
+    recorded = {(place.dp_rank, place.stage) for place in places.values()}
     workers = (divmod(number, sizes.pp_size) for number in range(sizes.num_workers))
-    return next(("dp_rank {}, stage {}".format(*w) for w in workers if w not in there), "")
+    return next(("dp_rank {}, stage {}".format(*w) for w in workers if w not in recorded), "")
 
 
 def missing_microbatch_data(
     spool: OpSpool, sizes: Parallelism, is_numbering: bool
 ) -> list[MissingData]:
-    """Missing data for computations without a micro-batch."""
+    """The missing micro-batches of computations."""
     without = int(spool.num_without_mb[NUMBERED_TYPES].sum())
     total = int(spool.num_by_type[NUMBERED_TYPES].sum())
     what = f"micro-batch ids: {without:,} of {total:,} computations have none"
@@ -158,13 +153,12 @@ def missing_microbatch_data(
 
 @dataclass(frozen=True, slots=True)
 class ImportFacts:
-    """Facts about the run beside the operations.
+    """What the files say about the run.
 
-    `sizes` are those that the files name. `has_clock`: starts are nanoseconds since 1970.
-    `holds_seconds`: starts and durations are float64 seconds, their bits put as integers.
-    `numbers_microbatches`: computations without a micro-batch get one by their order, unless the
-    schedule `is_interleaved` and chunks are not told apart.
-    `op_types` are the caller's where they are left out.
+    `sizes` may be incomplete. `has_clock`: starts are nanoseconds since 1970. `holds_seconds`:
+    starts and durations are the bits of float64 seconds. `numbers_microbatches`: computations
+    without a micro-batch are numbered by their order, unless the schedule `is_interleaved` and the
+    chunks are unknown. `op_types`: by default the caller's.
     """
 
     missing: Sequence[MissingData] = ()
@@ -180,7 +174,7 @@ class ImportFacts:
 
 
 class _SpooledRead(NamedTuple):
-    """The result of reading."""
+    """The result of reading; with `hides_chunks` the files' chunks are not used."""
 
     facts: ImportFacts
     spool: OpSpool
@@ -190,29 +184,28 @@ class _SpooledRead(NamedTuple):
 
 
 class SpooledImport(ABC):
-    """Base of imports: a format implements `read` into a spool."""
+    """Base class of imports; a format implements `read`, which fills a spool."""
 
     def __init__(self, paths: Sequence[Path], options: ImportOptions) -> None:
         self.paths = tuple(paths)
         self.options = options
         self._spool: OpSpool | None = None
-        self._done: _SpooledRead | None = None
 
     def more_columns(self) -> tuple[str, ...]:
-        """Columns that its operations have beside the usual ones, of `window.OPTIONAL` or gmc."""
+        """The additional columns of its operations, of `window.OPTIONAL` or gmc."""
         return ()
 
     @abstractmethod
     def read(self, spool: OpSpool) -> ImportFacts:
-        """Spool every operation and declare every rank's place; returns the run's facts."""
+        """Add all operations and ranks to the spool; returns the facts about the run."""
 
     def describe(self) -> ImportSummary:
         """Summary of the files; the first call reads them."""
-        return self._read().described
+        return self._done.described
 
     def chunks(self) -> Iterator[RankRows]:
         """The rows, step by step, and within a step rank by rank."""
-        done = self._read()
+        done = self._done
         for rank, step, rows in self._groups(done.spool):
             ordered = self._numbered(done, rank, step, rows)
             for begin in range(0, ordered.size, MAX_CHUNK_ROWS):
@@ -223,15 +216,11 @@ class SpooledImport(ABC):
         if self._spool is not None:
             self._spool.close()
 
-    def _read(self) -> _SpooledRead:
-        if self._done is None:
-            more = self.more_columns()
-            self._spool = OpSpool(self._files, more=more, folder=self.options.spool_dir)
-            facts = self.read(self._spool)
-            self._done = self._described(facts, self._spool)
-        return self._done
-
-    def _described(self, facts: ImportFacts, spool: OpSpool) -> _SpooledRead:
+    @cached_property
+    def _done(self) -> _SpooledRead:
+        more = self.more_columns()
+        self._spool = spool = OpSpool(self._files, more=more, folder=self.options.spool_dir)
+        facts = self.read(spool)
         with self._named():
             spool.finish()
         if not spool.num_ops:
@@ -264,15 +253,11 @@ class SpooledImport(ABC):
     def _sizes(
         self, facts: ImportFacts, places: Mapping[int, WorkerPlace], highest_chunk: int
     ) -> Parallelism:
-        """Sizes as given, else as in the files, else inferred from the ranks."""
-        seen = {
-            "dp_size": max(place.dp_rank for place in places.values()) + 1,
-            "pp_size": max(place.stage for place in places.values()) + 1,
-        }
-        sizes = {**seen, "vpp_size": highest_chunk + 1, **facts.sizes, **self.options.sizes}
+        """Sizes by the options, else by the files, else inferred from the ranks."""
+        sizes = {"vpp_size": highest_chunk + 1, **facts.sizes, **self.options.sizes}
         for size, word in (("dp_size", "dp_rank"), ("pp_size", "stage")):
-            highest = seen[size] - 1
-            if sizes[size] <= highest:
+            highest = max(getattr(place, word) for place in places.values())
+            if sizes.setdefault(size, highest + 1) <= highest:
                 rank = next(r for r, place in places.items() if getattr(place, word) == highest)
                 raise InvalidTrace(
                     f"{self._files()}: {size} is {sizes[size]}, but rank {rank} has {word} "
@@ -286,7 +271,9 @@ class SpooledImport(ABC):
             yield from spool.groups()
 
     def _numbered(self, done: _SpooledRead, rank: int, step: int, rows: Rows) -> Rows:
-        ordered = by_start(rows, holds_seconds=done.facts.holds_seconds)
+        """A copy of one rank's rows of a step, in order of start, with all numbers."""
+        starts = rows["start_ns"].view(np.float64) if done.facts.holds_seconds else rows["start_ns"]
+        ordered = rows[np.argsort(starts, kind="stable")]
         with self._named(where=f"rank {rank}, step {step}: "):
             number_operations(ordered, done.described.op_types)
         if done.numbers_microbatches:
@@ -299,7 +286,7 @@ class SpooledImport(ABC):
     def _named(
         self, refusal: type[InvalidRequest] = InvalidTrace, where: str = ""
     ) -> Iterator[None]:
-        """Refusals in the block name the files."""
+        """Errors of the block name the files."""
         try:
             yield
         except refusal as error:
@@ -316,19 +303,16 @@ def _chunk(done: _SpooledRead, rank: int, step: int, rows: Rows) -> RankRows:
     start, duration, seconds = rows["start_ns"].copy(), rows["duration_ns"].copy(), None
     if done.facts.holds_seconds:
         seconds = (start.view(np.float64), duration.view(np.float64))
-        start, duration = (np.rint(each * 1e9).astype(np.int64) for each in seconds)
+        start, duration = (np.rint(times_s * 1e9).astype(np.int64) for times_s in seconds)
     return RankRows(
         rank=rank,
         dp_rank=place.dp_rank,
         stage=place.stage,
         host=place.host,
         step=np.full(rows.size, step, np.int64),
-        optype=rows["optype"],
         start_ns=start,
         duration_ns=duration,
-        seq_id=rows["seq_id"],
-        mc=rows["mc"],
-        mb_id=rows["mb_id"],
+        **{name: rows[name] for name in ("optype", "seq_id", "mc", "mb_id")},
         more={name: rows[name] for name in done.described.more},
         seconds=seconds,
     )

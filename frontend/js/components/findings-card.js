@@ -81,11 +81,12 @@ const againstItself = (slowdown) =>
 const exceedsLoss = (first, { gpu_time_wasted }) =>
   Number.isFinite(first?.cost) && Number.isFinite(gpu_time_wasted) && first.cost > gpu_time_wasted + SAME
 
-function nothing(result, { silence }) {
+function nothing(result, { silence, isStalled }) {
   const { findings, ruled_out, fidelity, slowdown } = result
   if (findings && slowdown >= LOOK_CLOSER)
     return "No cause was found. Causes that could not be decided are listed under Details."
   if (findings && waitRemarks(result).length) return "No known cause matches."
+  if (findings && isStalled) return "No cause was found in the steps before the stall."
   if (findings) return silence ? "No cause was found before that." : "Nothing stands out."
   if (fidelity?.verdict === "low") return "Withheld: low fidelity. Naming a cause would be a guess."
   return ruled_out ? "Undecided: see Details." : "Not analysed: no step of this window is complete."
@@ -97,7 +98,7 @@ const MAX_AFTER = 2
 function finding(found, page) {
   const { cause, culprits, confidence, evidence, sentence, seen_in } = found
   const where = culpritWords(culprits)
-  const isHidden = Number.isFinite(evidence.cost_once_others_are_mended)
+  const isHidden = Number.isFinite(evidence.cost_after_other_repairs ?? evidence.cost_once_others_are_mended)
   return h(
     "li",
     { "data-key": page.key },
@@ -147,13 +148,17 @@ function against(found, { numSteps }) {
 
 /** Onset and end with their times, else in which of the result's steps it shows; children for `h`. */
 export function onsetWords(found, numSteps) {
-  const { onset_step, end_step, onset_at, ended_at, lasted_s } = found
+  const { onset_step, onset_by_step, end_step, onset_at, ended_at, lasted_s } = found
   const began = isKnown(onset_step) && { step: onset_step, at: onset_at }
   const ended = isKnown(end_step) && sinceWhen({ step: end_step, at: ended_at })
   const took = onset_at && ended_at && isKnown(lasted_s) ? [", ", shortDuration(lasted_s)] : []
-  if (ended) return began ? ["from ", sinceWhen(began), " to ", ended, took] : ["until ", ended]
+  const before = isKnown(onset_by_step) && `step ${whole(onset_by_step)} or before`
+  if (ended) {
+    if (began) return ["from ", sinceWhen(began), " to ", ended, took]
+    return before ? [`from ${before} to `, ended] : ["until ", ended]
+  }
   if (began) return ["since ", sinceWhen({ ...began, lasted_s })]
-  return stepsWords(found, numSteps)
+  return [stepsWords(found, numSteps), before && `, since ${before}`]
 }
 
 /** "In every recorded step" only where it is so. */
@@ -305,7 +310,7 @@ const worker = ([dp, stage]) => `dp ${whole(dp)}, stage ${whole(stage)}`
 /** Every key of every cause (docs/diagnosis.md): its words and how its value is written. */
 const ROWS = {
   share_of_loss: ["Share of the loss", percent],
-  cost_once_others_are_mended: ["Cost once the others are fixed", (value) => `${percent(value)} of the GPU time`],
+  cost_after_other_repairs: ["Cost once the others are fixed", (value) => `${percent(value)} of the GPU time`],
   workers: ["Workers", (values) => some(values.map(worker), "; ")],
   num_workers: ["Number of workers", whole],
   ranks: ["Ranks", list(whole)],
@@ -395,17 +400,25 @@ const LASTING = {
   progressive: "growing",
 }
 
+// Names of release 0.1.0, beside which the evidence has the new ones.
+const OLD_KEYS = new Set(["cost_once_others_are_mended"])
+
 /** Every key of an evidence that has words here. */
 export const KNOWN_KEYS = Object.keys(ROWS)
 
 /** Rows `[label, value]` of a finding, the most important first; unknown values are skipped. */
-export function evidenceRows({ evidence, onset_step, end_step, onset_at, ended_at, lasted_s, persistence }) {
+export function evidenceRows(found) {
+  const { evidence, onset_step, onset_by_step, end_step, onset_at, ended_at, lasted_s, persistence } = found
   const lasted = isKnown(end_step) ? {} : { lasted_s }
   const since = isKnown(onset_step)
     ? sinceWhen({ step: onset_step, at: onset_at, ...lasted })
-    : "before recording began"
+    : isKnown(onset_by_step)
+      ? `step ${whole(onset_by_step)} or before`
+      : "before recording began"
   const known = KNOWN_KEYS.filter((name) => hasValue(evidence[name]))
-  const others = Object.keys(evidence).filter((name) => !(name in ROWS) && hasValue(evidence[name]))
+  const others = Object.keys(evidence).filter(
+    (name) => !(name in ROWS) && !OLD_KEYS.has(name) && hasValue(evidence[name]),
+  )
   return [
     ["Since", since],
     isKnown(end_step) && ["Until", sinceWhen({ step: end_step, at: ended_at })],

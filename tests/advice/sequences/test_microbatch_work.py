@@ -5,13 +5,7 @@ import numpy as np
 import pytest
 
 from app.advice.change import ChangedDurations
-from app.advice.sequences.microbatch_work import (
-    MicrobatchWork,
-    SentLengths,
-    fitted_costs,
-    microbatch_work,
-    sent_lengths,
-)
+from app.advice.sequences.microbatch_work import MicrobatchWork, SentLengths, microbatch_work
 from app.engine.replays import prepare
 from app.engine.what_if import Replayer
 from app.synth.costs import OperationCosts
@@ -49,7 +43,7 @@ def work_of(group: Replayer, slow_workers: Collection[tuple[int, int]] = ()) -> 
 
 def lengths_of(trace: Trace, group: Replayer, work: MicrobatchWork) -> SentLengths:
     """The sent lengths, which are complete."""
-    found = sent_lengths(trace, group, work)
+    found = work.sent_lengths(trace, group)
     assert found is not None
     return found
 
@@ -101,8 +95,8 @@ def test_lengths_that_lack_for_one_microbatch_are_not_used():
     is_one = (trace.step == 3) & (trace.dp_rank == 1) & (trace.mb_id == 2)
     squares[is_one] = -1
     work = work_of(group)
-    assert sent_lengths(replace(trace, seq_len_sq=squares), group, work) is None
-    assert sent_lengths(replace(trace, seq_len_sq=None), group, work) is None
+    assert work.sent_lengths(replace(trace, seq_len_sq=squares), group) is None
+    assert work.sent_lengths(replace(trace, seq_len_sq=None), group) is None
     without_tokens = lengths_of(replace(trace, tokens=None), group, work)
     assert without_tokens.tokens is None
 
@@ -111,7 +105,7 @@ def test_costs_are_fitted_to_the_jobs_own_microbatches():
     replay = replay_of(made(SENT, dp=8))
     (group,) = replay.groups
     work = work_of(group)
-    costs = fitted_costs(work, lengths_of(replay.window.trace, group, work))
+    costs = work.fitted_costs(lengths_of(replay.window.trace, group, work))
     assert costs is not None
     # Forward and backward take 60 ms in the mean, and all but attention's 40 % does not vary.
     assert costs.fixed_s == pytest.approx(0.06 * 0.6, rel=0.03)

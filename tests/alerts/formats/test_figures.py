@@ -15,7 +15,8 @@ from tests.alerts.notices import BLAME, DETAIL, make_receiver, notice, told
 
 COMMAND = "sbatch --exclude=host-017 JOB_SCRIPT"
 LABEL = "Slurm: restart without it"
-FIX = SuggestedFix("replace-worker", "Replace host-017", 1.37, 412.4, COMMAND, LABEL)
+BOUNDS = (380.0, 430.0)
+FIX = SuggestedFix("replace-worker", "Replace host-017", 1.37, 412.4, COMMAND, LABEL, BOUNDS)
 PLAIN = ("standard", "cloudevents")  # for programs: they have each figure as a field
 CULPRIT = Culprit(3, 1, "host-043", rank=11, local_rank=5)
 
@@ -44,6 +45,7 @@ def test_firing_message_has_the_fix_its_gain_and_a_command(format_):
             "gpu_hours_per_day": 412.4,
             "command": COMMAND,
             "command_label": LABEL,
+            "gpu_hours_per_day_range": list(BOUNDS),
         }
     else:
         text = " ".join(text_of(format_, body).split())

@@ -76,8 +76,10 @@ def test_a_cause_that_is_still_found_breaks_no_row_while_it_costs_little():
     looks = [(1.2, False), (1.2, False), (1.06, True), (1.2, False)]
     state: Any = None
     kinds: list[str] = []
-    for number, (value, is_found) in enumerate(looks):
-        step = by_window(RULE, state, fresh(RULE), look(value, is_found=is_found), moment(number))
+    for number, (value, is_present) in enumerate(looks):
+        step = by_window(
+            RULE, state, fresh(RULE), look(value, is_present=is_present), moment(number)
+        )
         state, kinds = step.state, [*kinds, *(each.kind for each in step.transitions)]
     assert kinds == ["pending", "firing"]
     gone = by_window(

@@ -205,8 +205,8 @@ def test_statements_that_read_keep_to_the_budget_and_those_that_write_go_on(tmp_
     store, budget = Store(f"sqlite:///{tmp_path / 'a.db'}"), WorkBudget(60.0)
     budget.cancel()
     with within(budget):
-        with pytest.raises(CallerGone):
-            store.check()
+        with pytest.raises(CallerGone), store.read() as conn:
+            conn.exec_driver_sql("SELECT 1")
         with store.write() as conn:
             conn.exec_driver_sql("CREATE TABLE written (id INTEGER)")
     with store.read() as conn:

@@ -4,7 +4,6 @@ import pytest
 
 from app.api.service.job_state import (
     JobState,
-    StateThresholds,
     job_state,
     silent_for_s,
     state_since_s,
@@ -40,7 +39,7 @@ def processed(behind_s=0.0, refused=None):
 
 
 def state(job, *known):
-    return job_state(job, processed(*known), StateThresholds(1.1))
+    return job_state(job, processed(*known), 1.1)
 
 
 @pytest.mark.parametrize(

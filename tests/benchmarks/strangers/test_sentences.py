@@ -6,8 +6,16 @@ from collections.abc import Iterator
 import pytest
 from msgspec import structs
 
-from app.monitor import observe
+from app.advice.advise import advise, fix_record
+from app.advice.facts import Facts
+from app.advice.fix import MIN_SPEED_UP
+from app.alerts.formats.figures import fix_text
+from app.alerts.rules.evaluation import suggested_fix
+from app.charts.job.headline import JobFacts, headline
+from app.engine.replays import prepare
+from app.monitor import advice_case, observe
 from app.result.finding import Finding
+from app.result.words import fix_wins
 from benchmarks.strangers.command import FINAL_JOBS, job_number
 from benchmarks.strangers.drawn_jobs import draw_job
 from benchmarks.strangers.sentences import contradictions
@@ -47,6 +55,7 @@ WRONG = [
     ("since step 103", "since step 104", "onset"),
     (", since step 103", "", "onset"),
     ("since step 103", "from step 103 to step 105", "onset"),
+    ("since step 103", "since step 103 or before", "onset"),
     ("is 1.4x", "was 1.4x", "tense"),
     ("ranks 10 and 11", "ranks 10 and 12", "ranks"),
     ("ranks 10 and 11", "rank 10", "ranks"),
@@ -126,3 +135,29 @@ def test_sentences_of_strangers_jobs_say_what_their_findings_say(seed, num_jobs)
                     assert contradictions(wrong, result.steps, hosts), sentence
     assert num_findings >= num_jobs / 2
     assert num_changed >= 40
+
+
+@pytest.mark.parametrize(
+    ("seed", "num_jobs"), [(33, 20), pytest.param(34, 500, marks=pytest.mark.nightly)]
+)
+def test_headline_alert_and_advice_give_one_figure_for_a_win(seed, num_jobs):
+    num_fixes = 0
+    for index in range(num_jobs):
+        job = draw_job(job_number(seed, GROUPS[index % len(GROUPS)], index))
+        if job.window is None:
+            continue
+        case = advice_case(prepare(job.window), Facts())
+        findings, fix = case.result.findings or (), case.result.advice
+        offered = [offer for offer in advise(case).fixes if offer.cause is not None]
+        if fix is None:
+            assert not any(offer.speed_up >= MIN_SPEED_UP for offer in offered)
+            continue
+        num_fixes += 1
+        assert fix_record(offered[0]) == fix
+        words = fix_wins(fix.gpu_hours_per_day, fix.gpu_hours_per_day_range)
+        assert words in headline("straggling", case.result, JobFacts()).sub
+        blamed = next(finding for finding in findings if finding.cause == fix.cause)
+        suggested = suggested_fix(blamed, fix)
+        assert suggested is None or words in fix_text(suggested)
+        assert (suggested is None) is (blamed.end_step is not None)
+    assert num_fixes >= num_jobs / 4

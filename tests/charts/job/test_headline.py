@@ -44,7 +44,7 @@ def test_uniform_slowdown_says_what_its_cost_is_against():
     assert told("healthy", result(slowdown=1.01, findings=[slower])) == (
         "Every worker computes 1.2\u00d7 slower since step 40.",
         "That cost is against the job's own earlier pace: all workers slowed down alike, and the "
-        "ideal with them, so against its ideal the job runs at 1.01\u00d7.",
+        "ideal with them, so the job runs at 1.01\u00d7 of its ideal.",
     )
 
 

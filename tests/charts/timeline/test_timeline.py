@@ -88,7 +88,7 @@ def test_range_outside_the_step_shows_the_whole_step(low, high):
 
 
 def test_the_path_is_outlined_bar_by_bar_and_joined():
-    view, places = two_stage_view(), LaneLayout(2)
+    view, places = two_stage_view(), LaneLayout.of(2)
     found = path_boxes(view.path.links, 0, view.recorded.template.op_types, places, 0.001)
     assert [(box.start_s, box.end_s) for box in found] == [
         (0.0, 1.0), (1.0, 1.5), (1.5, 3.5), (3.5, 5.5), (5.5, 6.0), (6.0, 7.0), (7.0, 7.5),

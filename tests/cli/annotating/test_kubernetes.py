@@ -11,8 +11,13 @@ import msgspec
 import pytest
 
 from app.cli.annotating.annotate import AnnotationBody
-from app.cli.annotating.kubernetes import annotation_of, follow, in_cluster_url
-from app.cli.annotating.kubernetes_api import KubernetesApi, KubernetesObject
+from app.cli.annotating.kubernetes import (
+    KubernetesApi,
+    KubernetesObject,
+    annotation_of,
+    follow,
+    in_cluster_url,
+)
 from app.errors import InvalidRequest, Unavailable
 
 

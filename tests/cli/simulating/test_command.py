@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 
 from app.cli import app
 from app.cli.ingest_client import IngestClient
+from app.cli.pushing import WallClock
 from app.cli.simulating.job import fault_example, fault_settings, parse_fault
 from app.cli.simulating.output import push_runs
 from app.errors import InvalidRequest
@@ -297,7 +298,7 @@ def test_pushed_operations_equal_those_of_the_written_trace(tmp_path):
     assert sorted(done) == sorted(4 * list(range(20)))
 
 
-class ManualClock:
+class ManualClock(WallClock):
     """A clock that advances only in `wait`."""
 
     def __init__(self):

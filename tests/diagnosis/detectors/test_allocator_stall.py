@@ -1,7 +1,6 @@
 import numpy as np
 import pytest
 
-from app.diagnosis.detector import CostFigures
 from app.diagnosis.detectors.stalled_workers import AllocatorStall
 from app.result.finding import Culprit
 from app.synth.cluster import Cluster
@@ -13,11 +12,17 @@ from app.synth.noise import HeavyTailed, Pareto
 from app.synth.normal_variation import SpecialSteps
 from app.synth.schedules import SCHEDULES
 from app.trace.job import Parallelism
-from tests.diagnosis.suspects import attributed_and_real_cost, job, ruled_out, suspected, suspicion
+from tests.diagnosis.suspects import (
+    attributed_and_real_cost,
+    fact_of,
+    job,
+    ruled_out,
+    suspected,
+    suspicion,
+)
 from tests.diagnosis.windows import case_of
 
 STALL = AllocatorStall()
-UNKNOWN = CostFigures(None, None, None)
 
 
 def test_few_stalled_workers_are_named():
@@ -25,8 +30,8 @@ def test_few_stalled_workers_are_named():
     assert found.culprits == (Culprit(1, 2, "host-004"), Culprit(3, 0, "host-001"))
     assert found.evidence["workers"] == [[1, 2], [3, 0]]
     assert found.evidence["usual_share"] == 0.0
-    assert "host-001, rank 3 (dp 3, stage 0) stop for a while in" in found.wording(UNKNOWN)
-    assert "forward and backward, whatever their length" in found.wording(UNKNOWN)
+    assert "host-001, rank 3 (dp 3, stage 0) stop for a while in" in fact_of(found)
+    assert "forward and backward, whatever their length" in fact_of(found)
 
 
 def test_stops_before_computations_are_delays_and_stops_inside_them_durations():
@@ -60,7 +65,9 @@ def test_cost_matches_the_counterfactual(pp):
 
 def test_onset_of_a_stall_is_the_first_stop():
     assert (
-        suspicion(STALL, job(AllocatorStalls(workers=((1, 2),), when=FaultSteps(8)))).onset_step
+        suspicion(
+            STALL, job(AllocatorStalls(workers=((1, 2),), when=FaultSteps(8)))
+        ).onset.onset_step
         == 8
     )
 

@@ -6,7 +6,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from app.diagnosis.detector import CostFigures
 from app.diagnosis.detectors.checkpoint_stall import CheckpointStall
 from app.result.finding import Culprit
 from app.synth.faults.interruptions import CheckpointStalls
@@ -17,6 +16,7 @@ from tests.diagnosis.stopped_windows import longer_gaps
 from tests.diagnosis.suspects import (
     attributed_and_real_cost,
     denied,
+    fact_of,
     job,
     ruled_out,
     suspected,
@@ -25,14 +25,13 @@ from tests.diagnosis.suspects import (
 from tests.diagnosis.windows import case_of
 
 CHECKPOINT = CheckpointStall()
-UNKNOWN = CostFigures(None, None, None)
 
 
 def test_all_workers_that_stop_at_an_interval_are_said():
     found = suspicion(CHECKPOINT, job(CheckpointStalls(4, 2.0)))
     assert found.culprits == ()
     assert (found.evidence["every_steps"], found.evidence["steps"]) == (4, [3, 7, 11, 15])
-    assert "every 4 steps, as a checkpoint does" in found.wording(UNKNOWN)
+    assert "every 4 steps, as a checkpoint does" in fact_of(found)
 
 
 def test_the_host_that_writes_slowly_is_named():

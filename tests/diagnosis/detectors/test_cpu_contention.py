@@ -4,9 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from app.diagnosis.detector import CostFigures
-from app.diagnosis.detectors.stalled_workers import CONTENTION as LIMITS
-from app.diagnosis.detectors.stalled_workers import CpuContention
+from app.diagnosis.detectors.stalled_workers import LIMITS, CpuContention
 from app.diagnosis.evidence.interruptions import stalls
 from app.result.finding import Culprit
 from app.synth.cluster import Cluster
@@ -19,6 +17,7 @@ from app.synth.noise import HeavyTailed
 from tests.diagnosis.suspects import (
     attributed_and_real_cost,
     denied,
+    fact_of,
     job,
     ruled_out,
     suspected,
@@ -27,14 +26,13 @@ from tests.diagnosis.suspects import (
 from tests.diagnosis.windows import case_of
 
 CONTENTION = CpuContention()
-UNKNOWN = CostFigures(None, None, None)
 
 
 def test_the_host_is_named():
     found = suspicion(CONTENTION, job(BusyHost("host-002")))
     assert found.culprits == (Culprit(host="host-002"),)
     assert found.confidence == LIMITS.confidence
-    said = found.wording(UNKNOWN)
+    said = fact_of(found)
     assert "both workers of host-002 are held up irregularly" in said
     assert "something else uses the CPUs of this host" in said
 
@@ -43,7 +41,7 @@ def test_a_lone_worker_is_named_by_its_other_operations():
     alone = {"cluster": Cluster(gpus_per_host=1)}
     found = suspicion(CONTENTION, job(BusyHost("host-005"), **alone))
     assert found.culprits == (Culprit(1, 1, "host-005"),)
-    assert "the only worker of host-005 is held up" in found.wording(UNKNOWN)
+    assert "the only worker of host-005 is held up" in fact_of(found)
     stalled = ruled_out(CONTENTION, job(AllocatorStalls(((1, 1),), rate=0.3), **alone))
     assert stalled.insufficient
     assert "its memory allocator does the same" in stalled.reason
@@ -89,9 +87,7 @@ def test_without_hosts_successive_ranks_that_fill_one_are_named():
     found = suspected(CONTENTION, case_of(replace(made.record(range(16)).window(), hosts={})))
     assert found.culprits == (Culprit(stage=1),)
     assert found.confidence <= LIMITS.confidence
-    assert "ranks 4 to 7, which would fill one host, are held up irregularly" in found.wording(
-        UNKNOWN
-    )
+    assert "ranks 4 to 7, which would fill one host, are held up irregularly" in fact_of(found)
 
 
 def test_workers_that_stop_seldom_count_with_the_others_of_their_host():
@@ -108,5 +104,5 @@ def test_workers_that_stop_seldom_count_with_the_others_of_their_host():
 
 def test_contention_that_ended_has_an_end():
     found = suspicion(CONTENTION, job(BusyHost("host-002", when=FaultSteps(0, 11))), 32)
-    assert found.end_step is not None
-    assert found.end_step <= 11
+    assert found.onset.end_step is not None
+    assert found.onset.end_step <= 11

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from app.diagnosis.detector import CostFigures, Suspicion
+from app.diagnosis.detector import Suspicion
 from app.diagnosis.detectors.data_loading import DataLoading
 from app.result.finding import Culprit, RuledOut
 from app.synth.cluster import Cluster
@@ -11,12 +11,18 @@ from app.synth.faults.interruptions import AllocatorStalls, GcPauses
 from app.synth.faults.interruptions import DataLoading as LoadFault
 from app.synth.faults.slow_network import SlowNic
 from app.synth.normal_variation import SpecialSteps
-from tests.diagnosis.suspects import attributed_and_real_cost, job, ruled_out, suspected, suspicion
+from tests.diagnosis.suspects import (
+    attributed_and_real_cost,
+    fact_of,
+    job,
+    ruled_out,
+    suspected,
+    suspicion,
+)
 from tests.diagnosis.windows import case_of
 from tests.window_factory import Row, in_row, window
 
 LOAD = DataLoading()
-UNKNOWN = CostFigures(None, None, None)
 
 
 def by_hand(*late_s, num_steps=4, who=(1,)):
@@ -50,7 +56,7 @@ def test_delay_of_a_data_wait_by_hand():
 def test_a_data_wait_of_all_workers_has_no_culprit():
     found = suspicion(LOAD, job(LoadFault()))
     assert found.culprits == ()
-    assert found.wording(UNKNOWN).startswith("every worker waits 2")
+    assert fact_of(found).startswith("every worker waits 2")
 
 
 def test_a_host_that_waits_for_data_is_named():
@@ -89,9 +95,9 @@ def test_cost_matches_the_counterfactual(fault, odd):
 
 def test_onset_of_data_waits_is_the_first_late_step():
     found = suspicion(LOAD, job(LoadFault(host="host-001", when=FaultSteps(7))))
-    assert (found.onset_step, found.persistence) == (7, "chronic")
+    assert (found.onset.onset_step, found.onset.persistence) == (7, "chronic")
     over = suspicion(LOAD, job(LoadFault(host="host-001", when=FaultSteps(4, 5))))
-    assert (over.onset_step, over.persistence) == (4, "transient")
+    assert (over.onset.onset_step, over.onset.persistence) == (4, "transient")
 
 
 @pytest.mark.parametrize(

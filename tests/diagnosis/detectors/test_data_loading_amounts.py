@@ -5,7 +5,6 @@ import dataclasses
 import numpy as np
 import pytest
 
-from app.diagnosis.detector import CostFigures
 from app.diagnosis.detectors.data_loading import DataLoading
 from app.diagnosis.evidence.data_waits import data_waits
 from app.trace.ops import OP_CODES
@@ -13,7 +12,7 @@ from app.trace.window import Window
 from tests import window_factory
 from tests.diagnosis.jobs import case_of, diagnosed, only_finding
 from tests.diagnosis.late_jobs import HEALTHY_S, LateJob
-from tests.diagnosis.suspects import denied, suspected
+from tests.diagnosis.suspects import denied, fact_of, suspected
 from tests.window_factory import Row, in_row, rows_of, window
 
 LOAD = DataLoading()
@@ -85,8 +84,8 @@ def test_a_wait_of_all_ranks_is_part_of_the_step(between):
 
 def test_waits_of_a_different_rank_in_each_step_have_no_culprit():
     found = suspected(LOAD, case_of(loading(lambda step, rank: 0.2 if rank == step % 2 else 0.005)))
-    assert (found.culprits, found.persistence) == ((), "rotating")
-    assert found.wording(CostFigures(None, None, None)).startswith("2 different workers")
+    assert (found.culprits, found.onset.persistence) == ((), "rotating")
+    assert fact_of(found).startswith("2 different workers")
 
 
 def test_waits_that_delay_no_launch_are_no_cause():

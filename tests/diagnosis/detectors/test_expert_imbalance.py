@@ -6,13 +6,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from app.diagnosis.detector import CostFigures, Suspicion
+from app.diagnosis.detector import Suspicion
 from app.diagnosis.detectors.expert_imbalance import ExpertImbalance
 from app.diagnosis.evidence import expert_load
 from app.diagnosis.evidence.expert_load import NOT_TOLD_APART
 from app.result.finding import RuledOut
 from app.synth.costs import OperationCosts
-from app.synth.faults.sequence_imbalance import ExpertImbalance as UnevenExperts
 from app.synth.faults.sequence_imbalance import SequenceImbalance
 from app.synth.faults.slow_compute import LongLastStage, SlowWorker
 from app.synth.noise import HeavyTailed
@@ -23,15 +22,16 @@ from tests.diagnosis.jobs import diagnosed, findings_of
 from tests.diagnosis.suspects import (
     attributed_and_real_cost,
     denied,
+    fact_of,
     job,
     ruled_out,
     suspected,
     suspicion,
 )
 from tests.diagnosis.windows import case_of
+from tests.synth.uneven_experts import UnevenExperts
 
 EXPERTS = ExpertImbalance()
-UNKNOWN = CostFigures(None, None, None)
 MOE = {"parallelism": Parallelism(4, 4, ep_size=4)}
 ONE_STAGE = {"parallelism": Parallelism(8, 1, ep_size=4)}
 
@@ -40,7 +40,7 @@ ONE_STAGE = {"parallelism": Parallelism(8, 1, ep_size=4)}
 def test_uneven_experts_are_named_and_no_host(sizes):
     found = suspicion(EXPERTS, job(UnevenExperts(0.3), **sizes))
     assert found.culprits == ()
-    assert "loads of the experts are uneven" in found.wording(UNKNOWN)
+    assert "loads of the experts are uneven" in fact_of(found)
     seen = diagnosed(job(UnevenExperts(0.3), **sizes).record(range(16)).window())
     assert [each.cause for each in findings_of(seen)] == ["expert-imbalance"]
 
@@ -93,7 +93,7 @@ def test_tokens_that_times_go_with_show_experts():
     found = EXPERTS.detect(case_of(_with_tokens(window)))
     assert found.score >= 0.5
     assert isinstance(found, Suspicion)
-    assert "follow the number of tokens" in found.wording(UNKNOWN)
+    assert "follow the number of tokens" in fact_of(found)
 
 
 def _with_tokens(window: Window) -> Window:
@@ -183,7 +183,7 @@ def test_a_block_that_waits_for_its_fullest_expert_is_named_by_dp_ranks():
     factor = 1 + excess * (np.arange(8) >= 4)
     found = suspected(EXPERTS, case_of(_with_factor(window, factor)))
     assert [each.as_json() for each in found.culprits] == [{"dp_rank": d} for d in range(4, 8)]
-    assert "block of dp 4, dp 5, dp 6 and 1 more" in found.wording(UNKNOWN)
+    assert "block of dp 4, dp 5, dp 6 and 1 more" in fact_of(found)
     assert found.evidence["dp_ranks"] == [4, 5, 6, 7]
 
 

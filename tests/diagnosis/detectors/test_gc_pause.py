@@ -3,7 +3,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from app.diagnosis.detector import CostFigures, Suspicion
+from app.diagnosis.detector import Suspicion
 from app.diagnosis.detectors.gc_pause import GcPause
 from app.diagnosis.job_history import History
 from app.result.finding import Culprit, RuledOut
@@ -16,6 +16,7 @@ from app.synth.normal_variation import SpecialSteps
 from tests.diagnosis.suspects import (
     attributed_and_real_cost,
     denied,
+    fact_of,
     job,
     ruled_out,
     suspected,
@@ -25,7 +26,6 @@ from tests.diagnosis.windows import case_of, cases
 from tests.window_factory import Row, in_row, window, with_columns
 
 GC = GcPause()
-UNKNOWN = CostFigures(None, None, None)
 
 
 def by_hand(*paused, pause_s=9.0, num_steps=4, dp_size=2):
@@ -106,16 +106,16 @@ def test_as_many_long_backwards_as_forwards_are_noise():
 def test_pauses_of_changing_workers_are_rotating():
     found = suspicion(GC, job(GcPauses(rate=0.1)))
     assert found.culprits == ()
-    assert found.persistence == "rotating"
+    assert found.onset.persistence == "rotating"
     assert not found.evidence["planned"]
-    assert "different workers stop in a forward computation" in found.wording(UNKNOWN)
+    assert "different workers stop in a forward computation" in fact_of(found)
 
 
 def test_a_few_workers_that_pause_are_named():
     found = suspicion(GC, job(GcPauses(rate=0.5, workers=((1, 2),))))
     assert found.culprits == (Culprit(1, 2, "host-004"),)
     assert found.evidence["workers"] == [[1, 2]]
-    said = found.wording(UNKNOWN)
+    said = fact_of(found)
     assert said.startswith("host-004, rank 9 (dp 1, stage 2) stops in a forward")
 
 
@@ -169,7 +169,7 @@ def test_planned_collections_have_a_period_and_no_culprit(fault, every):
     found = suspicion(GC, job(fault))
     assert found.culprits == ()
     assert (found.evidence["planned"], found.evidence["every_steps"]) == (True, every)
-    assert "Every worker stops to collect garbage" in found.wording(UNKNOWN)
+    assert "Every worker stops to collect garbage" in fact_of(found)
 
 
 def test_a_forward_long_in_every_step_is_no_pause():
@@ -224,8 +224,8 @@ def test_pauses_among_healthy_tails_are_still_found():
 
 
 def test_onset_is_the_first_pause_after_a_quiet_time():
-    assert suspicion(GC, job(GcPauses(rate=0.3, when=FaultSteps(8)))).onset_step == 8
-    assert suspicion(GC, job(GcPauses(rate=0.3))).onset_step is None
+    assert suspicion(GC, job(GcPauses(rate=0.3, when=FaultSteps(8)))).onset.onset_step == 8
+    assert suspicion(GC, job(GcPauses(rate=0.3))).onset.onset_step is None
 
 
 def test_one_stop_far_longer_than_the_pauses_is_no_collection():

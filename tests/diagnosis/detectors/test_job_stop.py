@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from app.diagnosis.detector import CostFigures, Suspicion
+from app.diagnosis.detector import Suspicion
 from app.diagnosis.detectors.job_stop import JobStop
 from app.diagnosis.evidence.interruptions import InterruptionKind, rows_of_group
 from app.diagnosis.evidence.stops import is_follower
@@ -18,6 +18,7 @@ from tests.diagnosis.stopped_windows import freeze, longer_gaps
 from tests.diagnosis.suspects import (
     attributed_and_real_cost,
     denied,
+    fact_of,
     job,
     ruled_out,
     suspected,
@@ -26,16 +27,19 @@ from tests.diagnosis.suspects import (
 from tests.diagnosis.windows import case_of
 
 STOP = JobStop()
-ENDED = CostFigures(None, 7, None, end_step=7)
 AT_STEP_7 = FaultSteps(7)
 
 
 def test_the_worker_that_all_others_wait_for_is_named():
     found = suspicion(STOP, job(StoppedWorkers(((1, 2),), when=AT_STEP_7)))
     assert found.culprits == (Culprit(1, 2, "host-004"),)
-    assert (found.onset_step, found.end_step, found.persistence) == (7, 7, "transient")
+    assert (found.onset.onset_step, found.onset.end_step, found.onset.persistence) == (
+        7,
+        7,
+        "transient",
+    )
     assert found.evidence["longest_stop_s"] == pytest.approx(20.0, abs=0.1)
-    assert found.wording(ENDED) == (
+    assert fact_of(found, is_past=True) == (
         "host-004, rank 9 (dp 1, stage 2) stopped for 20 s before a backward computation in "
         "step 7, and all others waited"
     )
@@ -47,8 +51,10 @@ def test_several_stops_are_said_with_the_first_step_and_the_longest():
         StoppedWorkers(((1, 2),), 25.0, when=FaultSteps(11)),
     )
     found = suspicion(STOP, job(*both))
-    assert (found.onset_step, found.end_step) == (7, 11)
-    assert "stopped 2 times (steps 7, 11), for up to 25 s before a backward" in found.wording(ENDED)
+    assert (found.onset.onset_step, found.onset.end_step) == (7, 11)
+    assert "stopped 2 times (steps 7, 11), for up to 25 s before a backward" in fact_of(
+        found, is_past=True
+    )
 
 
 def test_cost_matches_the_counterfactual():
@@ -84,7 +90,7 @@ def test_a_stop_of_all_workers_in_the_middle_of_a_step_names_nobody(share):
     assert found.score >= 0.5
     assert isinstance(found, Suspicion)
     assert found.culprits == ()
-    assert "all workers stopped for 10 s in" in found.wording(ENDED)
+    assert "all workers stopped for 10 s in" in fact_of(found, is_past=True)
 
 
 def test_a_gap_between_steps_may_be_an_evaluation():

@@ -133,7 +133,7 @@ def test_a_late_host_beside_a_slow_worker():
     assert [each.rank for each in (*late.culprits, *slow.culprits)] == [5, 2]
     assert late.cost == pytest.approx((0.12 - 0.096) / (HEALTHY_S + 0.12), abs=0.02)
     assert slow.cost == pytest.approx(0.0, abs=0.01)
-    once_mended = slow.evidence["cost_once_others_are_mended"]
+    once_mended = slow.evidence["cost_after_other_repairs"]
     assert once_mended == pytest.approx(0.096 / (HEALTHY_S + 0.096), abs=0.02)
     # What was waited for both says nothing of the one.
     assert late.cost_range is slow.cost_range is None
@@ -232,7 +232,7 @@ def test_cost_without_replay_is_the_waiting(monkeypatch, waits, cost):
 
 def about(workers: list[list[int]]) -> Suspicion:
     evidence = {"workers": workers}
-    return Suspicion("late-host", 1.0, 1.0, (), lambda costed: "", evidence=evidence)
+    return Suspicion("late-host", 1.0, 1.0, (), "", evidence=evidence)
 
 
 def named(job: LateJob) -> set[tuple[str, int | None]]:

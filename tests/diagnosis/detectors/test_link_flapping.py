@@ -4,7 +4,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from app.diagnosis.detector import CostFigures, Suspicion
+from app.diagnosis.detector import Suspicion
 from app.diagnosis.detectors.link import FlappingLink
 from app.diagnosis.evidence.network import network_transfers
 from app.result.finding import Culprit, RuledOut
@@ -19,6 +19,7 @@ from tests.diagnosis.jobs import window_of
 from tests.diagnosis.suspects import (
     attributed_and_real_cost,
     denied,
+    fact_of,
     job,
     recorded,
     ruled_out,
@@ -31,7 +32,6 @@ from tests.shared_traces import SHARED_TRACES, needs_shared
 from tests.window_factory import replicas, window
 
 FLAP = FlappingLink()
-UNKNOWN = CostFigures(None, None, None)
 
 
 @needs_shared
@@ -51,7 +51,7 @@ def test_flapping_link_names_the_worker(stage):
     made = job(FlappingNic(dp_rank=1, stage=stage, slowdown=20.0))
     found = suspicion(FLAP, made)
     assert found.culprits == made.faults[0].culprits(made.world)
-    assert "now and then take" in found.wording(UNKNOWN)
+    assert "now and then take" in fact_of(found)
 
 
 def test_with_one_stage_collectives_show_a_flapping_link():
@@ -110,7 +110,7 @@ def test_cost_matches_the_counterfactual():
 
 def test_onset_of_a_flapping_link_is_the_first_burst():
     made = job(FlappingNic(dp_rank=2, stage=1, slowdown=15.0, when=FaultSteps(20)))
-    assert suspicion(FLAP, made, 40).onset_step == 20
+    assert suspicion(FLAP, made, 40).onset.onset_step == 20
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,6 @@ from dataclasses import replace
 
 import pytest
 
-from app.diagnosis.detector import CostFigures
 from app.diagnosis.detectors.link import SlowLink
 from app.result.finding import Culprit
 from app.synth.cluster import Cluster
@@ -13,11 +12,10 @@ from app.synth.faults.slow_network import SlowDpGroup, SlowNic
 from app.synth.faults.slow_network import SlowLink as LinkFault
 from app.synth.schedules import Interleaved
 from tests.diagnosis.long_collectives import LongCollective
-from tests.diagnosis.suspects import denied, job, ruled_out, suspected, suspicion
+from tests.diagnosis.suspects import denied, fact_of, job, ruled_out, suspected, suspicion
 from tests.diagnosis.windows import case_of
 
 LINK = SlowLink()
-UNKNOWN = CostFigures(None, None, None)
 CLIP, EMBEDDING = "optimizer-clip-main-grad", "embedding-grads-all-reduce"
 
 
@@ -40,13 +38,13 @@ def stage_hosts(*faults, pp, **about):
 def test_unknown_host_that_has_all_slow_links_is_named():
     found = suspected(LINK, without_hosts(job(*slow_stages(0, 1))))
     assert found.culprits == (Culprit(stage=1),)
-    assert "All transfers of stage 1 take 9" in found.wording(UNKNOWN)
+    assert "All transfers of stage 1 take 9" in fact_of(found)
 
 
 def test_slow_links_to_the_first_stage_are_between_two_stages():
     found = suspected(LINK, without_hosts(job(*slow_stages(0))))
     assert found.culprits == (Culprit(stage=0), Culprit(stage=1))
-    assert "between stages 0 and 1 on all dp ranks" in found.wording(UNKNOWN)
+    assert "between stages 0 and 1 on all dp ranks" in fact_of(found)
 
 
 def test_slow_links_that_placement_may_explain_are_not_named():

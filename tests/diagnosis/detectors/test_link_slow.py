@@ -3,7 +3,6 @@ import dataclasses
 import numpy as np
 import pytest
 
-from app.diagnosis.detector import CostFigures
 from app.diagnosis.detectors.link import SlowLink
 from app.result.finding import Culprit, RuledOut
 from app.synth.cluster import Cluster
@@ -15,6 +14,7 @@ from app.synth.faults.slow_network import SlowLink as LinkFault
 from app.synth.noise import HeavyTailed, Pareto
 from tests.diagnosis.suspects import (
     attributed_and_real_cost,
+    fact_of,
     job,
     ruled_out,
     suspected,
@@ -25,7 +25,6 @@ from tests.diagnosis.windows import case_of
 from tests.window_factory import replicas, window
 
 LINK = SlowLink()
-UNKNOWN = CostFigures(None, None, None)
 
 
 def test_repair_of_one_slow_link_by_hand():
@@ -50,7 +49,7 @@ def test_a_slow_pair_has_both_ends_as_culprits():
     found = suspicion(LINK, job(LinkFault(dp_rank=1, stage=1, slowdown=6.0)))
     assert found.culprits == (Culprit(1, 1, "host-002"), Culprit(1, 2, "host-004"))
     assert found.evidence["workers"] == [[1, 1], [1, 2]]
-    assert found.wording(UNKNOWN) == (
+    assert fact_of(found) == (
         "Transfers between host-002, rank 5 (dp 1, stage 1) and host-004, rank 9 (dp 1, "
         "stage 2) take 6.0x as long as those of other links, in both directions"
     )
@@ -80,15 +79,15 @@ def test_slow_collectives_alone_name_the_stage():
     found = suspicion(LINK, job(SlowDpGroup(stage=1, slowdown=12.0)))
     assert found.culprits == (Culprit(stage=1),)
     assert found.evidence["only_collectives"]
-    assert "no single worker can be named" in found.wording(UNKNOWN)
+    assert "no single worker can be named" in fact_of(found)
 
 
 def test_with_one_stage_a_collective_is_compared_with_other_steps():
     late = SlowNic(dp_rank=1, stage=0, slowdown=12.0, when=FaultSteps(8))
     found = suspicion(LINK, job(late, pp=1))
     assert found.culprits == (Culprit(stage=0),)
-    assert found.onset_step == 8
-    assert "do not show whose network is slow" in found.wording(UNKNOWN)
+    assert found.onset.onset_step == 8
+    assert "do not show whose network is slow" in fact_of(found)
     always = ruled_out(LINK, job(dataclasses.replace(late, when=FaultSteps()), pp=1))
     assert always.insufficient
 
@@ -117,7 +116,7 @@ def test_a_worker_with_all_links_is_named_when_they_slow_down(first):
         LINK, job(SlowNic(0, 1, 3.0, when=FaultSteps(first)), dp=1, pp=3, microbatches=2)
     )
     assert found.culprits[0].stage == 1
-    assert found.onset_step == first
+    assert found.onset.onset_step == first
 
 
 def test_a_dp_group_with_more_data_is_dropped_beside_a_slow_link():
@@ -145,9 +144,9 @@ def test_cost_matches_the_counterfactual(fault):
 
 def test_onset_is_the_first_slow_step_and_the_end_is_found():
     late = suspicion(LINK, job(LinkFault(dp_rank=1, stage=1, slowdown=6.0, when=FaultSteps(6))))
-    assert (late.onset_step, late.persistence) == (6, "chronic")
+    assert (late.onset.onset_step, late.onset.persistence) == (6, "chronic")
     over = suspicion(LINK, job(LinkFault(dp_rank=1, stage=1, slowdown=6.0, when=FaultSteps(4, 5))))
-    assert (over.onset_step, over.persistence) == (4, "transient")
+    assert (over.onset.onset_step, over.onset.persistence) == (4, "transient")
 
 
 @pytest.mark.parametrize("seed", range(4))

@@ -68,7 +68,7 @@ def test_two_bad_links_of_the_only_replica_mean_their_shared_end(stage, skew_s):
 def test_a_link_slow_since_its_onset_does_not_flap_among_noise():
     made = job(LinkFault(1, 1, 8.0, when=FaultSteps(13)), dp=2, pp=3, costs=NOISY)
     found = suspicion(LINK, made, NUM_STEPS)
-    assert found.onset_step == 13
+    assert found.onset.onset_step == 13
     assert ruled_out(FLAP, made, NUM_STEPS)
 
 

@@ -2,14 +2,14 @@ import dataclasses
 
 import pytest
 
-from app.diagnosis.detector import CostFigures, Suspicion
-from app.diagnosis.detectors.silent_worker import SilentWorker, silent_worker
+from app.diagnosis.detector import Suspicion
+from app.diagnosis.detectors.silent_worker import SilentWorker
 from app.diagnosis.diagnose import DETECTORS, diagnose
 from app.result.finding import Culprit, RuledOut
 from app.synth.faults.fault import FaultSteps
 from app.synth.faults.interruptions import SilentWorker as SilentFault
 from app.trace.window import SkippedStep, Window
-from tests.diagnosis.suspects import job, recorded, ruled_out, suspicion
+from tests.diagnosis.suspects import fact_of, job, recorded, ruled_out, suspicion
 from tests.window_factory import Row, window
 
 SILENT = SilentWorker()
@@ -29,7 +29,7 @@ def lacking(*missing, steps=4, tp_size=1, state="incomplete"):
 
 
 def silent(window: Window) -> Suspicion:
-    found = silent_worker(window)
+    found = SilentWorker().detect_in(window)
     assert isinstance(found, Suspicion)
     return found
 
@@ -37,16 +37,16 @@ def silent(window: Window) -> Suspicion:
 def test_a_worker_is_silent_since_its_first_missed_step():
     found = suspicion(SILENT, job(SilentFault(dp_rank=1, stage=2, when=FaultSteps(11))))
     assert found.culprits == (Culprit(1, 2, "host-004"),)
-    assert (found.onset_step, found.persistence, found.cost, found.repair) == (
+    assert (found.onset.onset_step, found.onset.persistence, found.cost, found.repair) == (
         11,
         "chronic",
         None,
         None,
     )
     assert found.evidence["steps_missed"] == 5
-    assert found.wording(CostFigures(None, 11, "chronic")) == (
+    assert fact_of(found) == (
         "host-004, rank 9 (dp 1, stage 2) reports nothing in the last 5 steps, while the others "
-        "go on, since step 11"
+        "go on"
     )
 
 
@@ -70,7 +70,7 @@ def test_a_late_or_returned_worker_is_not_silent(made):
 
 
 def test_only_steps_missed_in_a_row_to_the_end_count():
-    assert isinstance(silent_worker(lacking((1,), (1,), (2,), (1,), (1,))), RuledOut)
+    assert isinstance(SilentWorker().detect_in(lacking((1,), (1,), (2,), (1,), (1,))), RuledOut)
     found = silent(lacking((1, 3), (1,), (1,), (1, 2)))
     assert found.culprits == (Culprit(1, 0),)
 
@@ -78,8 +78,8 @@ def test_only_steps_missed_in_a_row_to_the_end_count():
 def test_a_silent_worker_is_found_without_a_complete_step():
     found = silent(lacking((3,), (3,), (3,), steps=0))
     assert found.culprits == (Culprit(3, 0),)
-    assert found.onset_step is None  # it may have been silent before
-    assert isinstance(silent_worker(lacking((3,), (3,), steps=0)), RuledOut)
+    assert found.onset.onset_step is None  # it may have been silent before
+    assert isinstance(SilentWorker().detect_in(lacking((3,), (3,), steps=0)), RuledOut)
 
 
 def test_ranks_are_those_that_workers_reported_with():
@@ -98,7 +98,7 @@ def test_the_recorders_rank_order_overrides_the_usual_one():
 
 
 def test_more_than_half_missing_is_no_silent_worker():
-    found = silent_worker(lacking(*[(0, 1, 2)] * 3))
+    found = SilentWorker().detect_in(lacking(*[(0, 1, 2)] * 3))
     assert isinstance(found, RuledOut)
     assert found.insufficient
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 from app.diagnosis.detectors import stage_imbalance
-from app.diagnosis.detectors.stage_imbalance import MIN_RATIO, against_others
+from app.diagnosis.detectors.stage_imbalance import LIMITS, against_others
 from app.diagnosis.finding import MIN_SCORE
 from app.diagnosis.statistics.robust import stretches
 from app.result.finding import Culprit
@@ -71,9 +71,9 @@ def test_each_stage_is_compared_with_the_lower_median_of_the_others(took_s):
 def load_of(ratio):
     """Of one stage beside one that is as usual, by its ratio in each step."""
     both = np.stack([np.array(ratio), np.ones(len(ratio))], axis=1)
-    found = stretches(both, 0.01, MIN_RATIO - 1)
+    found = stretches(both, 0.01, LIMITS.min_ratio - 1)
     alike, took_s = np.ones(2, np.bool_), both[:, None]
-    usual, least = np.arange(len(ratio)), np.full(2, MIN_RATIO)
+    usual, least = np.arange(len(ratio)), np.full(2, LIMITS.min_ratio)
     return stage_imbalance._StageLoad(
         both, both, both, usual, found, alike, (took_s, took_s), least
     )
@@ -138,7 +138,7 @@ def test_ranks_slow_in_every_other_step_make_no_stage_long():
     # The median of two is in between in every step.
     ratio = np.ones((16, 2, 3))
     ratio[::2, 0, 1] = ratio[1::2, 1, 1] = 1.5
-    found = stretches(np.median(ratio, axis=1), 0.01, MIN_RATIO - 1)
+    found = stretches(np.median(ratio, axis=1), 0.01, LIMITS.min_ratio - 1)
     is_alike = stage_imbalance._is_alike(ratio, found, 0.0)
     assert found.mean[1] == pytest.approx(1.25)
     assert is_alike.tolist() == [True, False, True]

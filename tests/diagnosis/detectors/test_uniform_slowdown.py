@@ -5,7 +5,7 @@ import pytest
 from typing_extensions import override
 
 from app.diagnosis.case import Case
-from app.diagnosis.detector import CostFigures, Suspicion
+from app.diagnosis.detector import Suspicion
 from app.diagnosis.detectors.uniform_slowdown import UniformSlowdown
 from app.diagnosis.evidence.job_changes import compute_per_work
 from app.diagnosis.job_history import ExtendedHistory, History, onset_in_history
@@ -23,7 +23,7 @@ from app.synth.job import SimulatedJob
 from app.synth.normal_variation import SpecialSteps
 from app.trace.job import Parallelism
 from app.trace.window import Floats
-from tests.diagnosis.suspects import denied, suspected
+from tests.diagnosis.suspects import denied, fact_of, suspected
 from tests.diagnosis.windows import case_of, cases, made_window
 
 HEALTHY = SimulatedJob(Parallelism(4, 2), 4, seed=5)
@@ -43,7 +43,7 @@ def test_uniform_slowdown_has_onset_ratio_and_cost():
     made = having(EverybodySlower(slowdown=1.3, when=SINCE_20))
     case = cases(made, 32)[-1]
     found = suspected(UNIFORM, case)
-    assert (found.culprits, found.onset_step) == ((), 20)
+    assert (found.culprits, found.onset.onset_step) == ((), 20)
     assert found.evidence["compute_ratio"] == pytest.approx(1.3, rel=0.01)
     assert found.evidence["optimizer_ratio"] == pytest.approx(1.3, rel=0.02)
     assert found.evidence["slowdown"] == pytest.approx(case.report.slowdown)
@@ -53,9 +53,8 @@ def test_uniform_slowdown_has_onset_ratio_and_cost():
     healthy_s = case_of(made_window(HEALTHY, 24)).report.simulated_s.mean()
     real = 1 - healthy_s / case.report.simulated_s.mean()
     assert suspicion_costs(case, [found]).of(0) == pytest.approx(real, abs=0.01)
-    assert found.wording(CostFigures(0.22, 20, "chronic")) == (
-        "every worker's forward and backward computations take 1.3x as long as before, "
-        "since step 20; it costs 22 % of the job's GPU time"
+    assert fact_of(found) == (
+        "every worker's forward and backward computations take 1.3x as long as before"
     )
 
 
@@ -108,7 +107,7 @@ def test_uniform_slowdown_is_found_beside_a_slow_worker():
 def test_uniform_slowdown_is_found_beside_a_fault_of_another_onset(other):
     faults = other, EverybodySlower(slowdown=1.3, when=SINCE_20)
     found = suspected(UNIFORM, cases(having(*faults), 40)[-1])
-    assert found.onset_step == 20
+    assert found.onset.onset_step == 20
     assert found.evidence["compute_ratio"] == pytest.approx(1.3, rel=0.1)
 
 
@@ -220,25 +219,21 @@ def test_a_ramp_of_everybody_is_a_progressive_uniform_slowdown(window_steps, see
     made = replace(having(EverybodySlowsDown(slowdown=1.3, when=SINCE_20)), seed=seed)
     case = cases(made, 40, window_steps)[-1]
     found = suspected(UNIFORM, case)
-    assert found.onset_step is not None
-    assert abs(found.onset_step - 20) <= 2
-    assert found.persistence == "progressive"
+    assert found.onset.onset_step is not None
+    assert abs(found.onset.onset_step - 20) <= 2
+    assert found.onset.persistence == "progressive"
     assert found.evidence["compute_ratio"] == pytest.approx(1.3, rel=0.05)
-    assert "longer and longer, by now 1.3x as long as before" in found.wording(
-        CostFigures(0.1, 20, "progressive")
-    )
+    assert "longer and longer, by now 1.3x as long as before" in fact_of(found)
 
 
 @pytest.mark.parametrize("window_steps", [10, 40])
 def test_a_ramp_of_everybody_from_the_first_step_has_no_onset(window_steps):
     made = having(EverybodySlowsDown(slowdown=1.3, ramp_steps=40))
     found = suspected(UNIFORM, cases(made, 40, window_steps)[-1])
-    assert (found.onset_step, found.persistence) == (None, "progressive")
+    assert (found.onset.onset_step, found.onset.persistence) == (None, "progressive")
     assert np.isfinite(found.evidence["step_time_before_s"])
     assert np.isfinite(found.evidence["compute_before_s"])
-    assert "by now 1.3x as long as in the first steps" in found.wording(
-        CostFigures(0.1, None, "progressive")
-    )
+    assert "by now 1.3x as long as in the first steps" in fact_of(found)
 
 
 def test_cost_of_a_ramp_of_everybody_matches_the_counterfactual():
@@ -253,4 +248,4 @@ def test_cost_of_a_ramp_of_everybody_matches_the_counterfactual():
 def test_a_ramp_that_ended_long_ago_is_chronic():
     made = having(EverybodySlowsDown(slowdown=1.3, ramp_steps=8, when=SINCE_20))
     found = suspected(UNIFORM, cases(made, 64)[-1])
-    assert found.persistence == "chronic"
+    assert found.onset.persistence == "chronic"

@@ -5,14 +5,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.diagnosis.statistics.change_points import (
-    USUAL_CRITERIA,
+    LIMITS,
     ChangeCriteria,
     is_change,
     may_change,
 )
 from tests.example_counts import many
 
-DEMANDS = (USUAL_CRITERIA, ChangeCriteria(5, 3, 0.05), ChangeCriteria(8, 8, 0.1))
+USUAL = LIMITS.usual
+DEMANDS = (
+    USUAL,
+    USUAL._replace(before=5, after=3, difference=0.05),
+    USUAL._replace(before=8, after=8, difference=0.1),
+)
 
 
 @many(300)
@@ -34,5 +39,5 @@ def test_a_series_ruled_out_by_may_change_has_no_split(
 
 
 def test_a_plain_jump_passes_may_change() -> None:
-    assert may_change(np.repeat([0.0, 0.2], 10), 0.005, USUAL_CRITERIA)
-    assert not may_change(np.zeros(20), 0.005, USUAL_CRITERIA)
+    assert may_change(np.repeat([0.0, 0.2], 10), 0.005, USUAL)
+    assert not may_change(np.zeros(20), 0.005, USUAL)

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from app.diagnosis.statistics.change_points import USUAL_CRITERIA
+from app.diagnosis.statistics.change_points import LIMITS
 from app.diagnosis.statistics.ramps import fit_shape, ramp_shape, rising_ramp
 
 RNG = np.random.default_rng(5)
@@ -19,7 +19,7 @@ def test_a_shape_reaches_one_at_its_end():
 
 @pytest.mark.parametrize(("before", "grows", "ends"), [(12, 20, 0), (12, 12, 12)])
 def test_a_ramp_is_placed(before, grows, ends):
-    found = rising_ramp(ramp(before, grows, ends=ends), USUAL_CRITERIA)
+    found = rising_ramp(ramp(before, grows, ends=ends), LIMITS.usual)
     assert found is not None
     assert abs(found.position - before) <= 2
     assert abs(found.until - (before + grows - 1)) <= 2
@@ -28,21 +28,21 @@ def test_a_ramp_is_placed(before, grows, ends):
 
 def test_a_jump_is_no_ramp():
     values = np.where(np.arange(40) < 20, 1.0, 1.3) * np.exp(0.01 * RNG.standard_normal(40))
-    assert rising_ramp(values, USUAL_CRITERIA) is None
+    assert rising_ramp(values, LIMITS.usual) is None
 
 
 def test_noise_is_no_ramp():
     for _ in range(50):
-        assert rising_ramp(np.exp(0.05 * RNG.standard_normal(40)), USUAL_CRITERIA) is None
+        assert rising_ramp(np.exp(0.05 * RNG.standard_normal(40)), LIMITS.usual) is None
 
 
 def test_a_small_rise_is_no_ramp():
-    assert rising_ramp(ramp(12, 20, to=0.05), USUAL_CRITERIA) is None
+    assert rising_ramp(ramp(12, 20, to=0.05), LIMITS.usual) is None
 
 
 def test_a_ramp_after_a_fall_begins_after_it():
     values = np.concatenate([np.full(12, 2.0), ramp(12, 20)])
-    found = rising_ramp(values, USUAL_CRITERIA)
+    found = rising_ramp(values, LIMITS.usual)
     assert found is not None
     assert abs(found.position - 24) <= 2
 

@@ -56,7 +56,7 @@ def test_a_transfer_is_changed_from_the_last_arrival_on():
 
 def test_all_ideal_is_the_ideal_step():
     answer = ask(JOB, Edit(Ideal()))
-    assert answer.what_if_s.tolist() == answer.ideal_s.tolist()
+    assert answer.what_if_s.tolist() == answer.replay.ideal_s.tolist()
 
 
 def test_edits_apply_in_order():
@@ -132,7 +132,7 @@ def test_answers_use_the_ideals_of_each_structure():
     replay = prepare(window_factory.window(rows))
     assert len(replay.groups) == 2
     answer = Questions(replay).answer([Edit(Ideal()), Edit(Factor(2.0), Selection(steps=(4,)))])
-    assert answer.ideal_s.tolist() == [4.5, 5.0, 4.5]
+    assert answer.replay.ideal_s.tolist() == [4.5, 5.0, 4.5]
     assert answer.what_if_s.tolist() == [4.5, 10.0, 4.5]
     assert [tuple(each) for each in answer.edits] == [(8, 0), (2, 0)]
 
@@ -201,4 +201,4 @@ def test_an_edit_without_effect_keeps_negative_transfers(neutral):
         pp_size=2,
     )
     answer = ask(job, Edit(neutral))
-    assert answer.what_if_s.tolist() == answer.simulated_s.tolist()
+    assert answer.what_if_s.tolist() == answer.replay.simulated_s.tolist()

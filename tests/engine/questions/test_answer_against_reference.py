@@ -55,8 +55,8 @@ def test_answers_about_two_structures_equal_the_reference(structure: Structure, 
 def test_all_ideal_gives_the_ideal_and_no_edit_the_simulation(structure: Structure, seed: int):
     questions = Questions(prepare(changing(structure, seed)))
     ideal, same = questions.answer([Edit(Ideal())]), questions.answer([])
-    assert ideal.what_if_s.tolist() == pytest.approx(ideal.ideal_s.tolist(), rel=1e-12)
-    assert same.what_if_s.tolist() == same.simulated_s.tolist()
+    assert ideal.what_if_s.tolist() == pytest.approx(questions.replay.ideal_s.tolist(), rel=1e-12)
+    assert same.what_if_s.tolist() == questions.replay.simulated_s.tolist()
     assert same.gpu_hours_saved == 0
 
 
@@ -75,7 +75,7 @@ def test_communication_at_0_in_the_published_traces(name, group):
         return
     answer = questions.answer([edit])
     assert answer.what_if_s.tolist() == pytest.approx(asked.step_times(), rel=1e-9)
-    assert answer.simulated_s.tolist() == pytest.approx(simulated_s, rel=1e-9)
+    assert answer.replay.simulated_s.tolist() == pytest.approx(simulated_s, rel=1e-9)
 
 
 @needs_shared

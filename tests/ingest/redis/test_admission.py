@@ -6,7 +6,7 @@ from contextlib import closing
 import pytest
 
 from app.errors import QueueFull, QueueUnavailable
-from app.ingest.redis.admission import Admission, MemoryGauge, ServerMemory, open_writer
+from app.ingest.redis.admission import Admission, GuardedWriter, MemoryGauge, ServerMemory
 from app.ingest.redis.queue import RedisReader
 from tests import redis_servers
 
@@ -123,7 +123,7 @@ def small_server(tmp_path):
 
 def test_real_server_refuses_before_full_and_accepts_once_drained(small_server):
     async def run():
-        writer = open_writer(small_server.url, 1)
+        writer = GuardedWriter(small_server.url, 1)
         sent = await sent_until_full(writer)
         with closing(small_server.servers[0].client()) as client:
             memory = client.info("memory")
@@ -166,7 +166,7 @@ def test_appends_are_refused_while_the_server_is_not_durable(small_server):
     async def run():
         with closing(small_server.servers[0].client()) as client:
             client.config_set("appendfsync", "everysec")
-            writer = open_writer(small_server.url, 1)
+            writer = GuardedWriter(small_server.url, 1)
             with pytest.raises(QueueUnavailable, match="appendfsync always"):
                 await writer.append("job", b"x")
             client.config_set("appendfsync", "always")

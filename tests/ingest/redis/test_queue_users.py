@@ -12,7 +12,7 @@ from redis.retry import Retry
 
 from app.errors import QueueUnavailable, StartUpFailed
 from app.ingest.queue import stream_key
-from app.ingest.redis.admission import open_writer
+from app.ingest.redis.admission import GuardedWriter
 from app.ingest.redis.events import RedisAnnouncer, RedisListener
 from app.ingest.redis.queue import RedisReader, RedisWriter
 from tests import redis_servers
@@ -47,7 +47,7 @@ def url_of(group, user):
 
 def test_both_users_have_the_permissions_they_need(group):
     async def run():
-        writer = open_writer(url_of(group, "api"), 2, wait_replicas=0)
+        writer = GuardedWriter(url_of(group, "api"), 2, wait_replicas=0)
         await writer.check()
         await writer.append("job", b"x")
         assert sum((await writer.lag()).entries) == 1

@@ -18,8 +18,6 @@ from app.ingest.batch import LAST_START_NS, MAX_FIRST_STEP, MAX_STEP_JUMP
 from app.ingest.wire.body import (
     ANY_RATIO_BYTES,
     MAX_DECODED_BYTES,
-    BinaryColumns,
-    JsonColumns,
     UnknownFormat,
 )
 from app.ingest.wire.codec import (
@@ -363,8 +361,3 @@ def test_bounds_are_enforced_alike_in_all_forms(data):
 def test_noise_behind_a_sound_header_is_a_batch_or_a_4xx(noise, media):
     check_batch_or_4xx(b"\x28\xb5\x2f\xfd" + noise, media)
     check_batch_or_4xx(b'{"version":1,"rows":[' + noise, media)
-
-
-def test_wire_structs_declare_the_operation_columns_in_order() -> None:
-    assert BinaryColumns.__struct_fields__ == tuple(WIRE_DTYPES)
-    assert JsonColumns.__struct_fields__ == tuple(WIRE_DTYPES)

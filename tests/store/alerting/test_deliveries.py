@@ -1,9 +1,9 @@
 import pytest
 
-from app.alerts.notice import Message
 from app.errors import DeliveryNotFound, InvalidRequest
 from app.store.alerting import deliveries, outbox, receivers
 from app.store.alerting.deliveries import DeliveryAttempt, DeliveryCount
+from tests.store import factories
 from tests.store.factories import webhook_receiver
 
 
@@ -19,19 +19,17 @@ def add_message(store):
         notice_id = f"notice-{next(notices)}"
         with store.write() as conn:
             return [
-                outbox.add(
+                factories.add_message(
                     conn,
-                    endpoint_id=each,
+                    endpoint_id,
                     notice_id=notice_id,
                     job_id=job_id,
                     rule=job_id and "slowdown",
                     kind="firing" if job_id else "test",
-                    message=Message("{}"),
                     fingerprints=[],
-                    now_s=100.0,
                     project=project,
                 )
-                for each in to
+                for endpoint_id in to
             ]
 
     return add_message
@@ -107,10 +105,9 @@ def test_deliveries_are_counted_by_receiver_and_state(store, add_message):
 def test_every_attempt_is_saved(store, add_message):
     [delivery_id] = add_message("a/job", "one")
     with store.write() as conn:
-        deliveries.add_attempt(
-            conn, delivery_id, 1, 100.0, 0.25, None, "no connection: \0" + "x" * 900
-        )
-        deliveries.add_attempt(conn, delivery_id, 2, 105.0, 0.5, 204, "HTTP 204")
+        failed = DeliveryAttempt(1, 100.0, 0.25, None, "no connection: \0" + "x" * 900)
+        deliveries.add_attempt(conn, delivery_id, failed)
+        deliveries.add_attempt(conn, delivery_id, DeliveryAttempt(2, 105.0, 0.5, 204, "HTTP 204"))
         first, second = deliveries.attempts_of(conn, "a", delivery_id)
         with pytest.raises(DeliveryNotFound):
             deliveries.attempts_of(conn, "b", delivery_id)

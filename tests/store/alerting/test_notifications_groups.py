@@ -9,7 +9,7 @@ from app.store.alerting.notifications import LastNotification
 from tests.store.factories import alert, register
 
 LEASE_S = 30.0
-TOLD = LastNotification("firing", 100.0, 1, 90.0, "It is slow.")
+NOTIFIED = LastNotification("firing", 100.0, event_id=1, starts_at_s=90.0, sentence="It is slow.")
 
 
 @pytest.fixture
@@ -172,27 +172,27 @@ def test_released_group_is_not_postponed(store, wake, claim, done):
 
 @pytest.mark.sql_sensitive
 def test_waking_a_project_wakes_groups_with_alerts(store, wake, claim, done):
-    for job_id in ("a/fires", "a/was-told", "a/quiet", "b/fires"):
+    for job_id in ("a/fires", "a/was-notified", "a/quiet", "b/fires"):
         wake(job_id)
     for group in claim(100.0):
         done(group)
     with store.write() as conn:
         alerts.save(conn, [alert("a/fires"), alert("b/fires")])
-        notifications.save_notifications(conn, "a/was-told", "slowdown", {"aa": TOLD})
+        notifications.save_notifications(conn, "a/was-notified", "slowdown", {"aa": NOTIFIED})
         notifications.wake_project(conn, "a", 200.0)
-    assert {group.job_id for group in claim(200.0)} == {"a/fires", "a/was-told"}
+    assert {group.job_id for group in claim(200.0)} == {"a/fires", "a/was-notified"}
 
 
 def test_last_notifications_are_kept_by_group(store):
     register(store)
     other = replace(
-        TOLD, kind="resolved", labels={"a": "ä"}, threshold=1.1, runbook_url="https://x"
+        NOTIFIED, kind="resolved", labels={"a": "ä"}, threshold=1.1, runbook_url="https://x"
     )
     with store.write() as conn:
-        notifications.save_notifications(conn, "job", "slowdown", {"aa": TOLD, "bb": other})
-        notifications.save_notifications(conn, "job", "worker", {"cc": TOLD})
+        notifications.save_notifications(conn, "job", "slowdown", {"aa": NOTIFIED, "bb": other})
+        notifications.save_notifications(conn, "job", "worker", {"cc": NOTIFIED})
         assert notifications.last_notifications(conn, "job", "slowdown") == {
-            "aa": TOLD,
+            "aa": NOTIFIED,
             "bb": other,
         }
         notifications.save_notifications(conn, "job", "slowdown", {"aa": other})
@@ -207,5 +207,5 @@ def test_last_notifications_are_kept_by_group(store):
 
 def _tell(store, group):
     with store.write() as conn:
-        notifications.save_notifications(conn, group.job_id, group.rule, {"aa": TOLD})
+        notifications.save_notifications(conn, group.job_id, group.rule, {"aa": NOTIFIED})
         notifications.release(conn, group, next_at_s=None, last_at_s=None)

@@ -19,7 +19,7 @@ def growing(per_day, *, hours, every_s=600.0):
 def test_disk_that_grows_by_3_gb_a_day_with_30_gb_free_lasts_10_days():
     found = forecast(DiskUsage(70 * 10**9, 30 * 10**9), growing(3e9, hours=24))
     assert found.days_left == pytest.approx(10.0, rel=1e-6)
-    assert (found.free_bytes, found.used_share) == (30 * 10**9, 0.7)
+    assert (found.usage.free_bytes, found.usage.used_share) == (30 * 10**9, 0.7)
 
 
 def test_line_is_of_all_samples_not_of_the_first_and_last():

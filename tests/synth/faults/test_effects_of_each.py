@@ -10,7 +10,7 @@ from app.synth.faults.interruptions import (
     GcPauses,
     PlannedGc,
 )
-from app.synth.faults.sequence_imbalance import ExpertImbalance, SequenceImbalance
+from app.synth.faults.sequence_imbalance import SequenceImbalance
 from app.synth.faults.slow_compute import LongLastStage, MixedGpus, ThrottlingGpu, UniformSlowdown
 from app.synth.faults.slow_network import FlappingNic, SlowLink, SlowNic
 from app.synth.schedules import Interleaved
@@ -26,6 +26,7 @@ from tests.synth.faulty_jobs import (
     made,
     ratios,
 )
+from tests.synth.uneven_experts import UnevenExperts
 
 
 def test_a_throttling_gpu_gets_slower_step_by_step_while_its_clock_falls():
@@ -179,10 +180,10 @@ def test_checkpoints_stop_every_worker_at_one_interval():
 
 def test_experts_share_out_the_same_tokens():
     sizes = Parallelism(DP, PP, ep_size=2)
-    load = drawn(made(ExpertImbalance(0.3), parallelism=sizes))[0]["forward_s"]
+    load = drawn(made(UnevenExperts(0.3), parallelism=sizes))[0]["forward_s"]
     load = load / drawn(made(parallelism=sizes))[0]["forward_s"]
     blocks = load.reshape(*load.shape[:-1], DP // 2, 2)
     np.testing.assert_allclose(blocks.mean(axis=-1), 1.0)
     assert load.std() > 0.1
     with pytest.raises(InvalidRequest, match="without experts"):
-        made(ExpertImbalance()).make([0])
+        made(UnevenExperts()).make([0])

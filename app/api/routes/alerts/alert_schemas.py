@@ -51,6 +51,9 @@ class SuggestedFixOut(ResponseModel):
     gpu_hours_per_day: float = Field(description="GPU-hours a day that the fix wins, predicted.")
     command: str | None = Field(description="One line to paste; null where there is none.")
     command_label: str | None = Field(description="The tool that takes the command.")
+    gpu_hours_per_day_range: list[float] = Field(
+        description="Lower and upper bound of `gpu_hours_per_day`; empty where not known."
+    )
 
 
 class AlertFiguresOut(ResponseModel):
@@ -131,10 +134,7 @@ class NoteIn(RequestModel):
     )
 
     text: str = Field(
-        min_length=1,
-        max_length=MAX_REASON,
-        pattern=_ONE_LINE,
-        description="Free text on one line.",
+        min_length=1, max_length=MAX_REASON, pattern=_ONE_LINE, description="Free text on one line."
     )
 
 

@@ -23,7 +23,7 @@ from app.api.routes.alerts.alert_schemas import (
     NoteIn,
 )
 from app.api.routes.audit import write_audit
-from app.api.routes.dependencies import ApiRouter, CallerDep, ServiceDep, refusals
+from app.api.routes.dependencies import ApiRouter, CallerDep, PageOut, ServiceDep, refusals
 from app.api.service.service import Service
 from app.errors import AlertNotFound, Conflict
 from app.store.alerting import alert_rules, alerts, notifications
@@ -43,13 +43,13 @@ def active_alerts(
         return []
     now_s = service.database_time(conn)
     silences = stored_silences.active(conn, project, now_s=now_s)
-    own_or_usual = alert_rules.load_or_default(conn, project, service.public_settings.rules)
-    rules = {rule.name: rule for rule in own_or_usual}
-    of_jobs = {job_id: alerts.of_job(conn, job_id) for job_id in {state.job_id for state in states}}
+    in_force = alert_rules.load_or_default(conn, project, service.public_settings.rules)
+    rules = {rule.name: rule for rule in in_force}
+    by_job = {job_id: alerts.of_job(conn, job_id) for job_id in {state.job_id for state in states}}
     processed = service.processed(conn)
-    kept_back = {
+    inhibited = {
         fingerprint
-        for of_job in of_jobs.values()
+        for of_job in by_job.values()
         for fingerprint in inhibited_fingerprints(of_job, rules.values())
     }
     return [
@@ -63,8 +63,8 @@ def active_alerts(
             silenced_by=[
                 silence.silence_id for silence in silences if silence.mutes(state.labels, now_s)
             ][:MAX_MUTED_BY],
-            inhibited_by=_inhibited_by(state, of_jobs[state.job_id], rules)
-            if state.fingerprint in kept_back
+            inhibited_by=_inhibited_by(state, by_job[state.job_id], rules)
+            if state.fingerprint in inhibited
             else [],
         )
         for state in states
@@ -97,14 +97,14 @@ def _inhibited_by(
     state: AlertState, of_job: Iterable[AlertState], rules: dict[str, Rule]
 ) -> list[str]:
     host = state.labels.get("host")
-    found = []
+    inhibiting = []
     for other in of_job:
         rule = rules.get(other.rule)
         if other.phase != "firing" or rule is None or other.fingerprint == state.fingerprint:
             continue
         if state.rule in rule.inhibits or (rule.on == "host" and other.subject == host):
-            found.append(other.fingerprint)
-    return found[:MAX_MUTED_BY]
+            inhibiting.append(other.fingerprint)
+    return inhibiting[:MAX_MUTED_BY]
 
 
 router = ApiRouter("alerts")
@@ -116,18 +116,12 @@ PartOfJob = Annotated[
 ]
 
 
-class TransitionsOut(ResponseModel):
+class TransitionsOut(PageOut[AlertOut]):
     """A page of transitions, newest first."""
 
-    items: list[AlertOut]
-    next_cursor: str | None
 
-
-class AlertsOut(ResponseModel):
+class AlertsOut(PageOut[ActiveAlertOut]):
     """A page of pending and firing alerts, newest first."""
-
-    items: list[ActiveAlertOut]
-    next_cursor: str | None
 
 
 class OneAlertOut(ResponseModel):
@@ -150,7 +144,7 @@ def list_alerts(
 ) -> AlertsOut:
     """Pending and firing alerts, with the silences and alerts that mute each of them."""
     with service.store.read() as conn:
-        found, next_cursor = alerts.page(
+        states, next_cursor = alerts.page(
             conn,
             caller.project,
             phase=phase,
@@ -160,7 +154,7 @@ def list_alerts(
             cursor=cursor,
             limit=limit,
         )
-        items = active_alerts(conn, service, caller.project, found)
+        items = active_alerts(conn, service, caller.project, states)
     return AlertsOut(items=items, next_cursor=next_cursor)
 
 
@@ -172,10 +166,9 @@ def list_alert_transitions(
     kind: Annotated[
         list[AlertEventKind],
         Query(
-            max_length=len(get_args(AlertEventKind)),
-            description="Only transitions of these kinds.",
+            max_length=len(get_args(AlertEventKind)), description="Only transitions of these kinds."
         ),
-    ] = [],  # noqa: B006 - FastAPI makes a new one for each request
+    ] = [],  # noqa: B006 - FastAPI makes a new one per request
     is_open: Annotated[
         bool, Query(alias="open", description="Only transitions of alerts that are still firing.")
     ] = False,
@@ -185,7 +178,7 @@ def list_alert_transitions(
 ) -> TransitionsOut:
     """Transitions of the alerts of all jobs or of one job, newest first, a page at a time."""
     with service.store.read() as conn:
-        found, next_cursor = alerts.event_page(
+        events, next_cursor = alerts.event_page(
             conn,
             project=caller.project,
             job_id=None if job is None else caller.key(job),
@@ -195,11 +188,11 @@ def list_alert_transitions(
             cursor=cursor,
             limit=limit,
         )
-    items = [AlertOut.of_record(event.detail, event) for event in found]
+    items = [AlertOut.of_record(event.detail, event) for event in events]
     return TransitionsOut(items=items, next_cursor=next_cursor)
 
 
-@router.get("/alerts/{fingerprint}", summary="Get an alert", responses=refusals(404))
+@router.get("/alerts/{fingerprint}", summary="Get an alert")
 def get_alert(fingerprint: Fingerprint, service: ServiceDep, caller: CallerDep) -> OneAlertOut:
     """The alert and its last transitions. Resolved alerts stay readable while results are kept."""
     with service.store.read() as conn:
@@ -209,18 +202,16 @@ def get_alert(fingerprint: Fingerprint, service: ServiceDep, caller: CallerDep) 
             if project_of(event.job_id) == caller.project
         ]
         try:
-            now = active_alert(conn, service, caller, fingerprint)
+            alert = active_alert(conn, service, caller, fingerprint)
         except AlertNotFound:
             if not history:
                 raise
-            now = None
-    return OneAlertOut(alert=now, history=history)
+            alert = None
+    return OneAlertOut(alert=alert, history=history)
 
 
 @router.post(
-    "/alerts/{fingerprint}/acknowledge",
-    summary="Acknowledge an alert",
-    responses=refusals(404, 409),
+    "/alerts/{fingerprint}/acknowledge", summary="Acknowledge an alert", responses=refusals(409)
 )
 def acknowledge_alert(
     fingerprint: Fingerprint, service: ServiceDep, caller: CallerDep
@@ -238,7 +229,7 @@ def acknowledge_alert(
 @router.delete(
     "/alerts/{fingerprint}/acknowledge",
     summary="Remove an acknowledgement",
-    responses=refusals(404, 409),
+    responses=refusals(409),
 )
 def unacknowledge_alert(
     fingerprint: Fingerprint, service: ServiceDep, caller: CallerDep
@@ -251,9 +242,7 @@ def unacknowledge_alert(
     return _change(service, caller, fingerprint, "unacknowledged", "unacknowledge", unacknowledge)
 
 
-@router.post(
-    "/alerts/{fingerprint}/assign", summary="Assign an alert", responses=refusals(404, 409)
-)
+@router.post("/alerts/{fingerprint}/assign", summary="Assign an alert", responses=refusals(409))
 def assign_alert(
     fingerprint: Fingerprint, given: AssigneeIn, service: ServiceDep, caller: CallerDep
 ) -> ActiveAlertOut:
@@ -269,7 +258,7 @@ def assign_alert(
 @router.delete(
     "/alerts/{fingerprint}/assign",
     summary="Remove the assignee of an alert",
-    responses=refusals(404, 409),
+    responses=refusals(409),
 )
 def unassign_alert(
     fingerprint: Fingerprint, service: ServiceDep, caller: CallerDep
@@ -286,7 +275,7 @@ def unassign_alert(
     "/alerts/{fingerprint}/notes",
     summary="Add a note to an alert",
     status_code=201,
-    responses=refusals(404, 409),
+    responses=refusals(409),
 )
 def add_note(
     fingerprint: Fingerprint, given: NoteIn, service: ServiceDep, caller: CallerDep
@@ -312,7 +301,7 @@ def _change(
     apply: Callable[[Connection, AlertState, float], bool],
     text: str | None = None,
 ) -> ActiveAlertOut:
-    """Apply what a person does to an alert, with its transition and audit entry.
+    """Apply a person's action on an alert, with its transition and audit entry.
 
     `apply` returns False where nothing changed. Returns the alert after it. Receivers get nothing
     before the next notification.

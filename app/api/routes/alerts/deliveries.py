@@ -13,7 +13,7 @@ from app.api.http.principal import Principal
 from app.api.routes.alerts.alert_schemas import FINGERPRINT_PATTERN
 from app.api.routes.alerts.receiver_schemas import RECEIVER_PATTERN, is_address_hidden
 from app.api.routes.audit import write_audit
-from app.api.routes.dependencies import ApiRouter, CallerDep, ServiceDep, refusals
+from app.api.routes.dependencies import ApiRouter, CallerDep, PageOut, ServiceDep, refusals
 from app.store.alerting import deliveries, outbox
 from app.store.alerting.deliveries import DeliveryRecord, DeliveryState
 from app.trace.job import JOB_PATTERN
@@ -95,11 +95,8 @@ class OneDeliveryOut(DeliveryOut):
     attempts: list[AttemptOut]
 
 
-class DeliveriesOut(ResponseModel):
+class DeliveriesOut(PageOut[DeliveryOut]):
     """A page of messages, newest first."""
-
-    items: list[DeliveryOut]
-    next_cursor: str | None
 
 
 @router.get("/deliveries", summary="List messages about alerts", responses=refusals(404))
@@ -129,7 +126,7 @@ def list_deliveries(
 ) -> DeliveriesOut:
     """Messages of the project in all states, newest first."""
     with service.store.read() as conn:
-        found, next_cursor = deliveries.page(
+        records, next_cursor = deliveries.page(
             conn,
             caller.project,
             state=state,
@@ -139,21 +136,17 @@ def list_deliveries(
             cursor=cursor,
             limit=limit,
         )
-    items = [DeliveryOut.of(record, caller) for record in found]
+    items = [DeliveryOut.of(record, caller) for record in records]
     return DeliveriesOut(items=items, next_cursor=next_cursor)
 
 
-@router.get(
-    "/deliveries/{delivery_id}",
-    summary="Get a message with its delivery attempts",
-    responses=refusals(404),
-)
+@router.get("/deliveries/{delivery_id}", summary="Get a message with its delivery attempts")
 def get_delivery(delivery_id: DeliveryId, service: ServiceDep, caller: CallerDep) -> OneDeliveryOut:
     """Each attempt has the status and the beginning of the receiver's answer."""
     with service.store.read() as conn:
         record = deliveries.get(conn, caller.project, delivery_id)
-        tried = deliveries.attempts_of(conn, caller.project, delivery_id)
-    attempts = [AttemptOut.model_validate(attempt) for attempt in tried]
+        records = deliveries.attempts_of(conn, caller.project, delivery_id)
+    attempts = [AttemptOut.model_validate(attempt) for attempt in records]
     if is_address_hidden(record.endpoint_id, caller):
         for attempt in attempts:
             attempt.status = attempt.detail = None
@@ -164,7 +157,7 @@ def get_delivery(delivery_id: DeliveryId, service: ServiceDep, caller: CallerDep
     "/deliveries/{delivery_id}/replay",
     summary="Send a message again",
     status_code=202,
-    responses=refusals(404, 409),
+    responses=refusals(409),
 )
 def replay_delivery(delivery_id: DeliveryId, service: ServiceDep, caller: CallerDep) -> DeliveryOut:
     """Queues a failed or lost message again, with its id, so that receivers detect duplicates.

@@ -16,16 +16,7 @@ from app.alerts.receiver import SETTINGS_RECEIVER_ID, Format, Receiver, public_a
 from app.alerts.rule import Severity
 from app.alerts.sending import KEY_PREFIX, MAX_HEADERS, SIGNED_FORMATS, refuse_unusable_receiver
 from app.alerts.smtp import MailServer
-from app.api.http.fields import (
-    PRINTABLE,
-    MatcherOut,
-    Matchers,
-    RequestModel,
-    ResponseModel,
-    UnixTime,
-    matchers_of,
-    matchers_out,
-)
+from app.api.http import fields
 from app.api.http.principal import Principal
 from app.api.routes.audit import CHANGED_VALUE, changed_fields
 from app.errors import InvalidRequest, SecretsLocked
@@ -53,35 +44,32 @@ _SHOWN_FIELDS = (
 )
 
 
-class ReceiverHealthOut(ResponseModel):
+class ReceiverHealthOut(fields.ResponseModel):
     """Health of a receiver, from its deliveries."""
 
     state: ReceiverState = Field(
         description="`ok`: the last attempt succeeded; `untried`: nothing was delivered so far; "
         "`unreachable`: the same, and there was no connection when it was saved, see "
         "`last_detail`; `failing`: the last attempt failed; `resting`: after many failures, one "
-        "attempt per minute; "
-        "`disabled`: given up, see `disabled_reason`; `off`: `is_enabled` is "
+        "attempt per minute; `disabled`: given up, see `disabled_reason`; `off`: `is_enabled` is "
         "false; `locked`: its encrypted address and secrets cannot be read, see `last_detail`."
     )
     failures: int = Field(description="Number of successive failed attempts.")
-    failing_since: UnixTime | None = Field(validation_alias="failing_since_s")
-    probe_at: UnixTime | None = Field(
+    failing_since: fields.UnixTime | None = Field(validation_alias="failing_since_s")
+    probe_at: fields.UnixTime | None = Field(
         validation_alias="probe_at_s",
         description="Earliest time of the next attempt, after repeated failures; otherwise null.",
     )
-    disabled_at: UnixTime | None = Field(validation_alias="disabled_at_s")
+    disabled_at: fields.UnixTime | None = Field(validation_alias="disabled_at_s")
     disabled_reason: str | None
-    last_ok_at: UnixTime | None = Field(validation_alias="last_ok_s")
+    last_ok_at: fields.UnixTime | None = Field(validation_alias="last_ok_s")
     last_detail: str | None = Field(
         description="Result of the last attempt, or of connecting when it was saved, or why its "
-        "secrets cannot be read; for the "
-        "operator's receiver, only shown to "
-        "the operator."
+        "secrets cannot be read; for the operator's receiver, only shown to the operator."
     )
 
 
-class DeliveryCountsOut(ResponseModel):
+class DeliveryCountsOut(fields.ResponseModel):
     """Stored messages of the receiver, by state."""
 
     due: int
@@ -93,7 +81,7 @@ class DeliveryCountsOut(ResponseModel):
     )
 
 
-class ReceiverOut(ResponseModel):
+class ReceiverOut(fields.ResponseModel):
     """One receiver; secret parts of its address are left out."""
 
     receiver_id: str = Field(validation_alias="endpoint_id")
@@ -108,7 +96,7 @@ class ReceiverOut(ResponseModel):
         description="Whether this is the operator's receiver (PACELINE_WEBHOOK_URL), which "
         "all projects share."
     )
-    matchers: list[MatcherOut]
+    matchers: list[fields.MatcherOut]
     min_severity: Severity
     wants_resolved: bool
     is_enabled: bool
@@ -128,19 +116,19 @@ class ReceiverOut(ResponseModel):
         caller: Principal,
     ) -> "ReceiverOut":
         """From the stored receiver, as the caller may see it; `counts` are of all receivers."""
-        hidden = is_address_hidden(receiver.endpoint_id, caller)
+        is_hidden = is_address_hidden(receiver.endpoint_id, caller)
         known = health or ReceiverHealth()
-        said = None if hidden else known.last_detail
+        detail = None if is_hidden else known.last_detail
         own = [count for count in counts if count.endpoint_id == receiver.endpoint_id]
         numbers = dict.fromkeys(DeliveryCountsOut.model_fields, 0)
         numbers |= {count.state: count.number for count in own}
         return cls.of_record(
             receiver,
-            address=None if hidden else public_address(receiver.format, receiver.url),
+            address=None if is_hidden else public_address(receiver.format, receiver.url),
             is_of_settings=receiver.endpoint_id == SETTINGS_RECEIVER_ID,
-            matchers=matchers_out(receiver.matchers),
+            matchers=fields.matchers_out(receiver.matchers),
             health=ReceiverHealthOut.of_record(
-                known, state=receiver_state(receiver, known), last_detail=receiver.locked or said
+                known, state=receiver_state(receiver, known), last_detail=receiver.locked or detail
             ),
             deliveries=DeliveryCountsOut(**numbers),
         )
@@ -161,7 +149,7 @@ class CreatedReceiverOut(ReceiverDetailOut):
     )
 
 
-class ReceiverTestOut(ResponseModel):
+class ReceiverTestOut(fields.ResponseModel):
     """What a receiver that is not saved has answered to a test."""
 
     delivered: bool = Field(validation_alias="is_success")
@@ -170,7 +158,7 @@ class ReceiverTestOut(ResponseModel):
     took_s: float
 
 
-class RotatedSecretOut(ResponseModel):
+class RotatedSecretOut(fields.ResponseModel):
     """The new signing secret, shown only once; the previous one stays valid for a day."""
 
     secret: str
@@ -209,7 +197,9 @@ def receiver_audit(receiver: Receiver) -> JsonDict:
     return {
         **{name: getattr(receiver, name) for name in _SHOWN_FIELDS},
         "address": public_address(receiver.format, receiver.url),
-        "matchers": [each.model_dump(mode="json") for each in matchers_out(receiver.matchers)],
+        "matchers": [
+            matcher.model_dump(mode="json") for matcher in fields.matchers_out(receiver.matchers)
+        ],
         "header_names": sorted(receiver.headers),
     }
 
@@ -236,8 +226,10 @@ RECEIVER_EXAMPLE: JsonDict = {
     "min_severity": "warning",
 }
 
-Name = Annotated[str, StringConstraints(min_length=1, max_length=MAX_NAME, pattern=PRINTABLE)]
-Url = Annotated[str, StringConstraints(min_length=1, max_length=MAX_URL, pattern=PRINTABLE)]
+Name = Annotated[
+    str, StringConstraints(min_length=1, max_length=MAX_NAME, pattern=fields.PRINTABLE)
+]
+Url = Annotated[str, StringConstraints(min_length=1, max_length=MAX_URL, pattern=fields.PRINTABLE)]
 HeaderName = Annotated[str, StringConstraints(pattern="^[A-Za-z][A-Za-z0-9-]{0,63}$")]
 # No space at either end: HTTP does not allow it, so that every delivery would fail.
 HeaderValue = Annotated[
@@ -255,11 +247,11 @@ HeartbeatInterval = Annotated[float, Field(ge=10, le=86_400, allow_inf_nan=False
 Secret = Annotated[str, StringConstraints(min_length=1, max_length=256, pattern=r"^[\x21-\x7e]*$")]
 
 
-# The second is what PagerDuty calls it.
+# The second name is PagerDuty's.
 _SECRET_NAMES = AliasChoices("secret", "routing_key")
 
 
-class ReceiverIn(RequestModel):
+class ReceiverIn(fields.RequestModel):
     """A new receiver of the project's alerts."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [RECEIVER_EXAMPLE]})
@@ -268,9 +260,8 @@ class ReceiverIn(RequestModel):
     format: Format = "standard"
     url: Url | None = Field(
         None,
-        description="https:// address on the public Internet, unless the operator allows "
-        "others. For format `email`: mailto:NAME@HOST. Optional for format "
-        "`pagerduty`.",
+        description="https:// address on the public Internet, unless the operator allows others. "
+        "For format `email`: mailto:NAME@HOST. Optional for format `pagerduty`.",
         examples=["https://hooks.example.com/paceline"],
     )
     secret: Secret | None = Field(
@@ -281,7 +272,7 @@ class ReceiverIn(RequestModel):
         "once.",
     )
     headers: Headers = Field({})
-    matchers: Matchers = Field(
+    matchers: fields.Matchers = Field(
         [], description="The receiver gets alerts that match all of these; empty: every alert."
     )
     min_severity: Severity = "info"
@@ -308,22 +299,20 @@ class ReceiverIn(RequestModel):
         # Secrets that sign are always generated, so none is weak.
         made = [new_secret()] if self.format in SIGNED_FORMATS else []
         given = [self.secret] if self.secret is not None else []
-        return _checked_receiver(
-            Receiver(
-                endpoint_id=f"ep_{secrets.token_hex(8)}",
-                project=project,
-                url=url,
-                secrets=made or given,
-                headers=self.headers,
-                matchers=matchers_of(self.matchers),
-                **{name: getattr(self, name) for name in _SHOWN_FIELDS},
-            ),
-            guard,
-            mail,
+        receiver = Receiver(
+            endpoint_id=f"ep_{secrets.token_hex(8)}",
+            project=project,
+            url=url,
+            secrets=made or given,
+            headers=self.headers,
+            matchers=fields.matchers_of(self.matchers),
+            **{name: getattr(self, name) for name in _SHOWN_FIELDS},
         )
+        refuse_unusable_receiver(receiver, guard, mail)
+        return receiver
 
 
-class ReceiverChange(RequestModel):
+class ReceiverChange(fields.RequestModel):
     """Changes of a receiver; omitted fields stay unchanged."""
 
     name: Name | None = None
@@ -335,7 +324,7 @@ class ReceiverChange(RequestModel):
         "secrets are changed with `rotate`.",
     )
     headers: Headers | None = Field(None, description="Replaces all headers.")
-    matchers: Matchers | None = Field(None, description="Replaces all matchers.")
+    matchers: fields.Matchers | None = Field(None, description="Replaces all matchers.")
     min_severity: Severity | None = None
     wants_resolved: bool | None = None
     is_enabled: bool | None = None
@@ -352,20 +341,22 @@ class ReceiverChange(RequestModel):
         if known.locked is not None:
             raise SecretsLocked(f"{known.locked}; or delete the receiver and create it anew")
         same = ("name", "url", "headers", "min_severity", "wants_resolved", "is_enabled")
-        said = {name: getattr(self, name) for name in same if getattr(self, name) is not None}
+        changes = {name: getattr(self, name) for name in same if getattr(self, name) is not None}
         if self.matchers is not None:
-            said["matchers"] = matchers_of(self.matchers)
+            changes["matchers"] = fields.matchers_of(self.matchers)
         if self.secret is not None:
             _check_takes_secret(known.format)
-            said["secrets"] = [self.secret]
+            changes["secrets"] = [self.secret]
         if self.heartbeat_every_s is not None:
             if known.heartbeat_every_s is None:
                 raise InvalidRequest(
                     "heartbeat_every_s: this receiver gets alerts; create another for heartbeats"
                 )
-            said["heartbeat_every_s"] = self.heartbeat_every_s
+            changes["heartbeat_every_s"] = self.heartbeat_every_s
         self._check_elsewhere(known)
-        return _checked_receiver(replace(known, **said), guard, mail)
+        receiver = replace(known, **changes)
+        refuse_unusable_receiver(receiver, guard, mail)
+        return receiver
 
     def _check_elsewhere(self, known: Receiver) -> None:
         # Stored secrets and headers must not be sent to a new address.
@@ -387,8 +378,3 @@ def _check_takes_secret(format_: Format) -> None:
         raise InvalidRequest("secret: this format signs, with a secret that is made here")
     if format_ not in _SECRET_FORMATS:
         raise InvalidRequest(f"secret: format {format_} has none")
-
-
-def _checked_receiver(receiver: Receiver, guard: SsrfGuard, mail: MailServer | None) -> Receiver:
-    refuse_unusable_receiver(receiver, guard, mail)
-    return receiver

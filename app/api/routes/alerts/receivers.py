@@ -45,9 +45,8 @@ def receiver_out(conn: Connection, caller: Principal, endpoint_id: str) -> Recei
     """A receiver that the caller may see, for an answer."""
     receiver = receivers.get(conn, caller.project, endpoint_id)
     health = receivers.health(conn, [endpoint_id]).get(endpoint_id)
-    counts = deliveries.counts(conn, caller.project)
     return ReceiverDetailOut(
-        **dict(ReceiverOut.of(receiver, health, counts, caller)),
+        **dict(ReceiverOut.of(receiver, health, deliveries.counts(conn, caller.project), caller)),
         header_names=sorted(receiver.headers),
         has_secret=bool(receiver.secrets),
     )
@@ -143,17 +142,17 @@ def list_receivers(service: ServiceDep, caller: CallerDep) -> ReceiversOut:
     Secrets are not shown.
     """
     with service.store.read() as conn:
-        found = receivers.without_secrets(conn, caller.project)
-        health = receivers.health(conn, [each.endpoint_id for each in found])
+        shown = receivers.without_secrets(conn, caller.project)
+        health = receivers.health(conn, [receiver.endpoint_id for receiver in shown])
         counts = deliveries.counts(conn, caller.project)
     items = [
         ReceiverOut.of(receiver, health.get(receiver.endpoint_id), counts, caller)
-        for receiver in found
+        for receiver in shown
     ]
     return ReceiversOut(items=items)
 
 
-@router.get("/receivers/{receiver_id}", summary="Get a receiver", responses=refusals(404))
+@router.get("/receivers/{receiver_id}", summary="Get a receiver")
 def get_receiver(
     receiver_id: ReceiverId, service: ServiceDep, caller: CallerDep
 ) -> ReceiverDetailOut:
@@ -183,7 +182,7 @@ def create_receiver(
     return CreatedReceiverOut(secret=secret, **dict(known))
 
 
-@router.patch("/receivers/{receiver_id}", summary="Change a receiver", responses=refusals(404, 409))
+@router.patch("/receivers/{receiver_id}", summary="Change a receiver", responses=refusals(409))
 def change_receiver(
     receiver_id: ReceiverId, change: ReceiverChange, service: ServiceDep, caller: CallerDep
 ) -> ReceiverDetailOut:
@@ -227,7 +226,7 @@ def _why_not_reached_anew(
     "/receivers/{receiver_id}",
     summary="Delete a receiver",
     status_code=204,
-    responses=refusals(404, 409),
+    responses=refusals(409),
 )
 def remove_receiver(receiver_id: ReceiverId, service: ServiceDep, caller: CallerDep) -> None:
     """The receiver gets no more messages; its past messages stay in the list of deliveries."""
@@ -249,7 +248,7 @@ class TestDeliveryOut(ResponseModel):
 @router.post(
     "/receivers/{receiver_id}/rotate",
     summary="Rotate a receiver's signing secret",
-    responses=refusals(404, 409),
+    responses=refusals(409),
 )
 def rotate_receiver_secret(
     receiver_id: ReceiverId, service: ServiceDep, caller: CallerDep
@@ -271,7 +270,7 @@ def rotate_receiver_secret(
 
 
 @router.post(
-    "/receivers/{receiver_id}/enable", summary="Re-enable a receiver", responses=refusals(404, 409)
+    "/receivers/{receiver_id}/enable", summary="Re-enable a receiver", responses=refusals(409)
 )
 def enable_receiver(
     receiver_id: ReceiverId, service: ServiceDep, caller: CallerDep
@@ -292,7 +291,7 @@ def enable_receiver(
     "/receivers/{receiver_id}/test",
     summary="Send a test message",
     status_code=202,
-    responses=refusals(404, 409),
+    responses=refusals(409),
 )
 def test_receiver(
     receiver_id: ReceiverId, service: ServiceDep, caller: CallerDep
@@ -315,18 +314,8 @@ def test_receiver(
         if not shards.count_live(conn, now_s=now_s):
             raise NoConsumer("no consumer is alive, and only consumers send: start one")
         notice = _test_notice(service, caller, receiver, now_s)
-        delivery_id = outbox.add(
-            conn,
-            endpoint_id=receiver_id,
-            notice_id=notice.notice_id,
-            job_id=None,
-            rule=None,
-            kind="test",
-            message=render_notice(notice, receiver),
-            fingerprints=(),
-            now_s=now_s,
-            project=caller.project,
-        )
+        message = render_notice(notice, receiver)
+        delivery_id = outbox.add(conn, notice, message, receiver_id, job_id=None)
         receivers.probe_at(conn, receiver_id, at_s=now_s)
         audit_receiver(conn, service, caller, "test", receiver)
     return TestDeliveryOut(delivery_id=str(delivery_id))
@@ -343,14 +332,13 @@ def test_new_receiver(given: ReceiverIn, service: ServiceDep, caller: CallerDep)
     It counts as a test: at most ten in ten minutes. Formats that sign use a secret of this message
     alone, so a receiver that checks signatures refuses it.
     """
-    receiver = given.receiver(caller.project, service.guard, service.mail)
-    return _sent_test(service, caller, receiver)
+    return _sent_test(service, caller, given.receiver(caller.project, service.guard, service.mail))
 
 
 @router.post(
     "/receivers/{receiver_id}/test-change",
     summary="Send a test message with changes that are not saved",
-    responses=refusals(404, 409),
+    responses=refusals(409),
 )
 def test_receiver_change(
     receiver_id: ReceiverId, change: ReceiverChange, service: ServiceDep, caller: CallerDep
@@ -376,6 +364,5 @@ def _sent_test(service: Service, caller: Principal, receiver: Receiver) -> Recei
             write_audit(conn, caller, "endpoint.test", receiver.endpoint_id, now_s=now_s, **entry)
         notice = _test_notice(service, caller, receiver, now_s)
         transport = Transport(service.guard, service.mail)
-        message = render_notice(notice, receiver)
-        result = send(transport, receiver, message, notice.notice_id, now_s)
+        result = send(transport, receiver, render_notice(notice, receiver), notice.notice_id, now_s)
     return ReceiverTestOut.model_validate(result)

@@ -185,8 +185,13 @@ def get_rules(
 ) -> Response:
     """The project's own rules, or the service's defaults."""
     with service.store.read() as conn:
-        found = _rules_out_of(conn, service, caller.project)
-    return _rules_response(found, accept)
+        rules = _rules_in_force(conn, service, caller.project)
+    headers = {"etag": f'"{rules.version}"', "vary": "accept"}
+    accepted = {part.partition(";")[0].strip().lower() for part in accept.split(",")}
+    if accepted & YAML_TYPES:
+        return Response(rules.text, media_type=YAML_TYPE, headers=headers)
+    body = rules.model_dump_json(by_alias=True)
+    return Response(body, media_type="application/json", headers=headers)
 
 
 @router.put(
@@ -205,14 +210,14 @@ def set_rules(
     rules = parse_rules(text)
     with service.store.write() as conn:
         now_s = service.database_time(conn)
-        before = _rules_out_of(conn, service, caller.project, for_update=True)
+        before = _rules_in_force(conn, service, caller.project, for_update=True)
         version = alert_rules.replace_all(conn, caller.project, rules, text=text, now_s=now_s)
         # Read after the lock, which waits for earlier transactions.
         _check_version(version - 1, if_match)
-        found = _rules_out_of(conn, service, caller.project)
-        _audit_rules(conn, caller, "rules.replace", now_s, rule_changes(before, found))
+        after = _rules_in_force(conn, service, caller.project)
+        _audit_rules(conn, caller, "rules.replace", now_s, rule_changes(before, after))
     service.announcer.announce({"event": "alert", "project": caller.project})
-    return found
+    return after
 
 
 @router.delete("/rules", summary="Delete the project's rules", responses=refusals(409))
@@ -220,22 +225,22 @@ def reset_rules(service: ServiceDep, caller: CallerDep, if_match: _IfMatch = Non
     """Deletes the project's own rules; the answer contains the defaults, which then apply."""
     with service.store.write() as conn:
         now_s = service.database_time(conn)
-        before = _rules_out_of(conn, service, caller.project, for_update=True)
+        before = _rules_in_force(conn, service, caller.project, for_update=True)
         _check_version(before.version, if_match)
         alert_rules.reset(conn, caller.project)
-        found = _rules_out_of(conn, service, caller.project)
-        _audit_rules(conn, caller, "rules.reset", now_s, rule_changes(before, found))
+        after = _rules_in_force(conn, service, caller.project)
+        _audit_rules(conn, caller, "rules.reset", now_s, rule_changes(before, after))
     service.announcer.announce({"event": "alert", "project": caller.project})
-    return found
+    return after
 
 
 @router.post("/rules/check", summary="Check rules without saving them", openapi_extra=RULES_BODY)
 def check_rules(text: RulesTextDep) -> CheckedRulesOut:
-    """Answers with the rules and all their defaults, or with an error for each invalid line."""
+    """Answers with the rules and all their defaults, or with an error per invalid line."""
     return CheckedRulesOut.model_construct(rules=rules_out(parse_rules(text)))
 
 
-def _rules_out_of(
+def _rules_in_force(
     conn: Connection, service: Service, project: str, *, for_update: bool = False
 ) -> RulesOut:
     own = alert_rules.load(conn, project, for_update=for_update)
@@ -247,15 +252,6 @@ def _rules_out_of(
         rules=rules_out(rules),
         text=dump_rules(rules) if own.text is None else own.text,
     )
-
-
-def _rules_response(found: RulesOut, accept: str) -> Response:
-    headers = {"etag": f'"{found.version}"', "vary": "accept"}
-    accepted = {part.partition(";")[0].strip().lower() for part in accept.split(",")}
-    if accepted & YAML_TYPES:
-        return Response(found.text, media_type=YAML_TYPE, headers=headers)
-    body = found.model_dump_json(by_alias=True)
-    return Response(body, media_type="application/json", headers=headers)
 
 
 def _check_version(version: int, if_match: str | None) -> None:

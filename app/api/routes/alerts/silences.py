@@ -3,29 +3,15 @@
 import secrets
 from typing import Annotated, Literal
 
-from fastapi import Path, Query
+from fastapi import Query
 from pydantic import ConfigDict, Field, StringConstraints
 from pydantic.config import JsonDict
 
 from app.alerts.labels import MAX_SILENCE_DAYS, Silence, SilenceKind, all_match
-from app.api.http.fields import (
-    Cursor,
-    JobName,
-    Limit,
-    MatcherOut,
-    Matchers,
-    Moment,
-    NonEmptyText,
-    RequestModel,
-    ResponseModel,
-    UnixTime,
-    matchers_of,
-    matchers_out,
-    timestamp,
-)
+from app.api.http import fields
 from app.api.http.principal import Principal
 from app.api.routes.audit import changed_fields, write_audit
-from app.api.routes.dependencies import ApiRouter, CallerDep, ServiceDep, refusals
+from app.api.routes.dependencies import ApiRouter, CallerDep, PageOut, ServiceDep, refusals
 from app.api.service.service import Service
 from app.errors import Conflict, InvalidRequest
 from app.store import jobs
@@ -44,7 +30,7 @@ SILENCE_EXAMPLE: JsonDict = {
 SilenceState = Literal["coming", "active", "ended"]
 
 
-class SilenceIn(RequestModel):
+class SilenceIn(fields.RequestModel):
     """Between start and end, alerts that match all `matchers` notify nobody."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [SILENCE_EXAMPLE]})
@@ -52,9 +38,11 @@ class SilenceIn(RequestModel):
     kind: SilenceKind = Field(
         "silence", description="`maintenance` marks planned work; both kinds have the same effect."
     )
-    matchers: Annotated[Matchers, Field(min_length=1)]
-    starts_at: Moment | None = Field(None, description="Start; default, and if in the past: now.")
-    ends_at: Moment | None = Field(
+    matchers: Annotated[fields.Matchers, Field(min_length=1)]
+    starts_at: fields.Moment | None = Field(
+        None, description="Start; default, and if in the past: now."
+    )
+    ends_at: fields.Moment | None = Field(
         None,
         description=f"End, at most {MAX_SILENCE_DAYS:g} days after the start; may be left out "
         "where `until_end_of` is given.",
@@ -64,7 +52,7 @@ class SilenceIn(RequestModel):
         description="Job whose current run ends the silence, once it ends or is restarted.",
         examples=["llm-70b"],
     )
-    comment: NonEmptyText = Field(
+    comment: fields.NonEmptyText = Field(
         description="Reason for the silence.", examples=["new switches in row 7"]
     )
 
@@ -75,7 +63,7 @@ class SilenceIn(RequestModel):
             InvalidRequest: it has no end, has ended already, lasts too long, or matches everything.
             JobNotFound: the token is for another job than `until_end_of` only.
         """
-        matchers = matchers_of(self.matchers)
+        matchers = fields.matchers_of(self.matchers)
         if all_match(matchers, {}):
             # A misspelt label, which no alert has, would silence all alerts.
             raise InvalidRequest(
@@ -109,18 +97,18 @@ class SilenceIn(RequestModel):
         return ends_s
 
 
-class SilenceOut(ResponseModel):
+class SilenceOut(fields.ResponseModel):
     """A silence: matchers, times and author."""
 
     silence_id: str
     kind: SilenceKind
-    matchers: list[MatcherOut]
-    starts_at: UnixTime = Field(validation_alias="starts_s")
-    ends_at: UnixTime = Field(validation_alias="ends_s")
+    matchers: list[fields.MatcherOut]
+    starts_at: fields.UnixTime = Field(validation_alias="starts_s")
+    ends_at: fields.UnixTime = Field(validation_alias="ends_s")
     author: str = Field(description="Name of the token that created the silence.")
     comment: str
-    created_at: UnixTime = Field(validation_alias="created_s")
-    until_end_of: JobName | None = Field(
+    created_at: fields.UnixTime = Field(validation_alias="created_s")
+    until_end_of: fields.JobName | None = Field(
         description="Job whose current run ends the silence earlier than `ends_at`."
     )
     state: SilenceState
@@ -131,26 +119,16 @@ class SilenceOut(ResponseModel):
         state: SilenceState = "coming" if now_s < silence.starts_s else "ended"
         if silence.is_active(now_s):
             state = "active"
-        return cls.of_record(silence, matchers=matchers_out(silence.matchers), state=state)
+        return cls.of_record(silence, matchers=fields.matchers_out(silence.matchers), state=state)
 
 
 router = ApiRouter("alerts")
 
-SilenceId = Annotated[
-    str,
-    Path(
-        pattern=r"^[0-9a-f]{1,32}$",
-        description="The silence's id.",
-        examples=["5f0c3a9be81d42670fa1c2d3"],
-    ),
-]
+SilenceId = Annotated[str, fields.hex_id("silence")]
 
 
-class SilencesOut(ResponseModel):
+class SilencesOut(PageOut[SilenceOut]):
     """A page of silences, latest end first."""
-
-    items: list[SilenceOut]
-    next_cursor: str | None
 
 
 @router.get("/silences", summary="List silences")
@@ -158,22 +136,17 @@ def list_silences(
     service: ServiceDep,
     caller: CallerDep,
     ended: Annotated[bool, Query(description="Whether to include ended silences.")] = False,
-    cursor: Cursor = None,
-    limit: Limit = 100,
+    cursor: fields.Cursor = None,
+    limit: fields.Limit = 100,
 ) -> SilencesOut:
     """Active and future silences, a page at a time."""
     with service.store.read() as conn:
         now_s = service.database_time(conn)
-        found, next_cursor = silences.page(
-            conn,
-            caller.project,
-            ends_after_s=None if ended else now_s,
-            cursor=cursor,
-            limit=limit,
+        records, next_cursor = silences.page(
+            conn, caller.project, ends_after_s=None if ended else now_s, cursor=cursor, limit=limit
         )
-    return SilencesOut(
-        items=[SilenceOut.of(each, now_s) for each in found], next_cursor=next_cursor
-    )
+    items = [SilenceOut.of(silence, now_s) for silence in records]
+    return SilencesOut(items=items, next_cursor=next_cursor)
 
 
 @router.post("/silences", summary="Silence alerts", status_code=201, responses=refusals(409))
@@ -186,44 +159,42 @@ def create_silence(given: SilenceIn, service: ServiceDep, caller: CallerDep) -> 
         if until is not None and jobs.get(conn, until).ended_s is not None:
             raise Conflict(f"until_end_of: job {job_of(until)!r} has ended already")
         silences.add(conn, silence)
-        said = given.model_dump(mode="json", exclude_defaults=True)
-        write_audit(conn, caller, f"{silence.kind}.create", silence.silence_id, now_s=now_s, **said)
+        body = given.model_dump(mode="json", exclude_defaults=True)
+        write_audit(conn, caller, f"{silence.kind}.create", silence.silence_id, now_s=now_s, **body)
         notifications.wake_project(conn, caller.project, at_s=now_s)
     service.announcer.announce({"event": "alert", "project": caller.project})
     return SilenceOut.of(silence, now_s)
 
 
 def end_silences_with_run(conn: Connection, service: Service, job_id: str) -> None:
-    """End the silences that last until a run of this job ends, and notify what they muted."""
+    """End the silences that last until a run of this job ends; their alerts notify again."""
     now_s = service.database_time(conn)
     if silences.end_with_run(conn, job_id, now_s=now_s):
         notifications.wake_project(conn, project_of(job_id), at_s=now_s)
 
 
-@router.get("/silences/{silence_id}", summary="Get a silence", responses=refusals(404))
+@router.get("/silences/{silence_id}", summary="Get a silence")
 def get_silence(silence_id: SilenceId, service: ServiceDep, caller: CallerDep) -> SilenceOut:
     """Ended silences stay readable while results are kept."""
     with service.store.read() as conn:
-        found = silences.get(conn, caller.project, silence_id)
-        return SilenceOut.of(found, service.database_time(conn))
+        silence = silences.get(conn, caller.project, silence_id)
+        return SilenceOut.of(silence, service.database_time(conn))
 
 
-@router.delete(
-    "/silences/{silence_id}", summary="End a silence", status_code=204, responses=refusals(404)
-)
+@router.delete("/silences/{silence_id}", summary="End a silence", status_code=204)
 def end_silence(silence_id: SilenceId, service: ServiceDep, caller: CallerDep) -> None:
     """Firing alerts that the silence muted notify at once. Idempotent."""
     with service.store.write() as conn:
         now_s = service.database_time(conn)
-        found = silences.get(conn, caller.project, silence_id)
+        silence = silences.get(conn, caller.project, silence_id)
         silences.end(conn, caller.project, silence_id, now_s=now_s)
-        if found.ends_s > now_s:
-            shown = SilenceOut.of(found, now_s)
+        if silence.ends_s > now_s:
+            shown = SilenceOut.of(silence, now_s)
             ends = {"ends_at": shown.ends_at.isoformat()}
             detail = {
                 "matchers": [matcher.model_dump(mode="json") for matcher in shown.matchers],
-                "changes": changed_fields(ends, {"ends_at": timestamp(now_s).isoformat()}),
+                "changes": changed_fields(ends, {"ends_at": fields.timestamp(now_s).isoformat()}),
             }
-            write_audit(conn, caller, f"{found.kind}.end", silence_id, now_s=now_s, **detail)
+            write_audit(conn, caller, f"{silence.kind}.end", silence_id, now_s=now_s, **detail)
             notifications.wake_project(conn, caller.project, at_s=now_s)
     service.announcer.announce({"event": "alert", "project": caller.project})

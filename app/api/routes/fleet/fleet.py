@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Annotated, Literal
 
 from fastapi import Query
@@ -9,18 +10,7 @@ from pydantic import Field
 from starlette.responses import Response
 
 from app import formatting
-from app.api.http.fields import (
-    PRINTABLE,
-    AsOfField,
-    BehindField,
-    CulpritOut,
-    Cursor,
-    JobName,
-    ResponseModel,
-    ThemeName,
-    UnixTime,
-    timestamp,
-)
+from app.api.http import fields
 from app.api.routes.alerts.alerts import num_notifying
 from app.api.routes.dependencies import FIGURE_RESPONSE, ApiRouter, CallerDep, ServiceDep
 from app.api.routes.fleet.fleet_jobs import (
@@ -62,7 +52,7 @@ MAX_SILENT_RANKS = 4  # listed
 NEW_ALERT_S = 3600.0
 
 
-class FleetCauseOut(ResponseModel):
+class FleetCauseOut(fields.ResponseModel):
     """A cause in a job's newest window."""
 
     cause: str
@@ -72,14 +62,14 @@ class FleetCauseOut(ResponseModel):
     confidence: float
 
 
-class FleetJobOut(ResponseModel):
+class FleetJobOut(fields.ResponseModel):
     """One job of the list; unknown figures are null."""
 
-    job_id: JobName
+    job_id: fields.JobName
     name: str
     state: JobState
-    as_of: AsOfField
-    behind_s: BehindField
+    as_of: fields.AsOfField
+    behind_s: fields.BehindField
     lifecycle: Lifecycle
     parallelism: ParallelismOut
     gpus: int = Field(validation_alias="num_gpus")
@@ -105,13 +95,13 @@ class FleetJobOut(ResponseModel):
     )
     causes: list[FleetCauseOut] = Field(description="The three costliest causes.")
     num_causes: int
-    culprits: list[CulpritOut] = Field(
+    culprits: list[fields.CulpritOut] = Field(
         description="The first three culprits of the costliest cause."
     )
     num_culprits: int
     persistence: Persistence | None
     since_step: int | None
-    since_at: UnixTime | None = Field(
+    since_at: fields.UnixTime | None = Field(
         validation_alias="since_s",
         description="When the costliest cause began, or since when the job is stalled, silent or "
         "unknown; null where not known.",
@@ -124,7 +114,7 @@ class FleetJobOut(ResponseModel):
         description="Loss per day at the current rate, in GPU-hours.",
     )
     last_step: int | None
-    last_data_at: UnixTime | None = Field(validation_alias="last_data_s")
+    last_data_at: fields.UnixTime | None = Field(validation_alias="last_data_s")
     silent_ranks: list[int] = Field(description="The first four silent ranks.")
     num_silent_ranks: int
     num_silent_workers: int
@@ -141,7 +131,7 @@ class FleetJobOut(ResponseModel):
     latest_window: str | None
 
 
-class FleetOut(ResponseModel):
+class FleetOut(fields.ResponseModel):
     """The fleet's figures and a page of jobs; `total` is the number of matching jobs."""
 
     summary: FleetSummaryOut
@@ -163,7 +153,7 @@ def get_fleet(
         str,
         Query(
             max_length=128,
-            pattern=PRINTABLE,
+            pattern=fields.PRINTABLE,
             description="Search text: part of a job's id, name, labels (`owner=team-a`), "
             "framework, causes or culprits, or the beginning of a host name.",
         ),
@@ -185,7 +175,7 @@ def get_fleet(
             "ascending for `name` and `state`.",
         ),
     ] = None,
-    cursor: Cursor = None,
+    cursor: fields.Cursor = None,
     limit: Annotated[
         int, Query(ge=1, le=200, description="Maximum number of jobs per page.")
     ] = 100,
@@ -199,74 +189,59 @@ def get_fleet(
     """
     now_s, project = service.now_s(), caller.project
     with service.store.read() as conn:
-        all_jobs = _all_jobs(conn, service, project, now_s)
+        active = listed = _jobs(conn, service, project, now_s, "active")
+        if lifecycle != "active":
+            listed = _jobs(conn, service, project, now_s, lifecycle)
         on_host = hosts.jobs_on(conn, project, q) if q else ()
         wanted = FleetFilter(q, frozenset(on_host), state, cause)
-        listed = all_jobs
-        if lifecycle != "active":
-            listed = _all_jobs(conn, service, project, now_s, lifecycle)
         ordered = sort_jobs(filter(wanted.matches, listed), order, direction)
         shown, next_cursor = page_of_jobs(ordered, order, direction, cursor=cursor, limit=limit)
-        items = _jobs_out(conn, service, shown, now_s, lifecycle)
-        summary = _summary_out(conn, service, project, all_jobs, now_s)
-    found = FleetOut(summary=summary, items=items, next_cursor=next_cursor, total=len(ordered))
+        recent = fleet.last_windows(conn, [job.line.job_id for job in shown])
+        items = [
+            _job_out(conn, service, job, recent[job.line.job_id], now_s, lifecycle) for job in shown
+        ]
+        summary = _summary_out(conn, service, project, active, now_s)
+    page = FleetOut(summary=summary, items=items, next_cursor=next_cursor, total=len(ordered))
     # Returned as a response: FastAPI would validate it again, which doubles the time.
-    return Response(found.model_dump_json(), media_type="application/json")
+    return Response(page.model_dump_json(), media_type="application/json")
 
 
-def _all_jobs(
-    conn: Connection,
-    service: Service,
-    project: str,
-    now_s: float,
-    lifecycle: Lifecycle = "active",
+def _jobs(
+    conn: Connection, service: Service, project: str, now_s: float, lifecycle: Lifecycle
 ) -> list[FleetJob]:
     return fleet_jobs(
         fleet.lines(conn, project, lifecycle),
         now_s=now_s,
-        thresholds=service.thresholds,
+        alert_slowdown=service.alert_slowdown,
         processed=service.processed(conn),
     )
 
 
 def _summary_out(
-    conn: Connection, service: Service, project: str, all_jobs: Sequence[FleetJob], now_s: float
+    conn: Connection, service: Service, project: str, active: Sequence[FleetJob], now_s: float
 ) -> FleetSummaryOut:
     today_s = midnight_s(now_s)
     lost_today = service.answers.get(
         ("lost today", project, today_s), lambda: fleet.loss_since(conn, project, today_s)
     )
     return fleet_summary(
-        all_jobs,
+        active,
         lost_today,
         now_s=now_s,
-        thresholds=service.thresholds,
+        alert_slowdown=service.alert_slowdown,
         alerts_firing=num_notifying(conn, service, project),
         alerts_new_last_hour=fleet.num_fired_since(conn, project, now_s - NEW_ALERT_S),
         **jobs.count_by_lifecycle(conn, project),
     )
 
 
-def _jobs_out(
+def _job_out(
     conn: Connection,
     service: Service,
-    shown: Sequence[FleetJob],
-    now_s: float,
-    lifecycle: Lifecycle,
-) -> list[FleetJobOut]:
-    recent = fleet.last_windows(conn, [job.line.job_id for job in shown])
-    return [
-        _job_out(job, recent[job.line.job_id], now_s, lifecycle, _not_analysed(conn, service, job))
-        for job in shown
-    ]
-
-
-def _job_out(
     job: FleetJob,
     recent: Sequence[RecentWindow],
     now_s: float,
     lifecycle: Lifecycle,
-    not_analysed: str | None,
 ) -> FleetJobOut:
     line, findings, judged = job.line, job.findings, job.line.recent
     first = leading(findings)
@@ -275,7 +250,7 @@ def _job_out(
         line,
         job.as_of,
         lifecycle=lifecycle,
-        parallelism=_parallelism(job),
+        parallelism=Parallelism(**{name: getattr(line, name) for name in Parallelism.__slots__}),
         verdict=judged.verdict if judged else None,
         discrepancy=line.brief.discrepancy if line.brief else None,
         sparkline=[window.slowdown for window in recent],
@@ -290,7 +265,7 @@ def _job_out(
         num_silent_ranks=len(line.silent_ranks or ()),
         num_silent_workers=len({*(line.silent_workers or ())}),
         silence=job_missing_data_text(job, now_s),
-        not_analysed=not_analysed,
+        not_analysed=_not_analysed(conn, service, job),
         latest_window=line.latest.window_id if line.latest else None,
     )
 
@@ -301,10 +276,8 @@ def _onset_bin(
     first = leading(findings)
     if first is None or (step := first.onset_step) is None:
         return None
-    positions = (
-        at for at, window in enumerate(recent) if window.first_step <= step <= window.last_step
-    )
-    return next(positions, None)
+    holds = [window.first_step <= step <= window.last_step for window in recent]
+    return holds.index(True) if True in holds else None
 
 
 def _not_analysed(conn: Connection, service: Service, job: FleetJob) -> str | None:
@@ -313,15 +286,9 @@ def _not_analysed(conn: Connection, service: Service, job: FleetJob) -> str | No
         return None
     if line.last_data_s is None:
         return "no data has arrived"
+    window_steps = formatting.count(service.public_settings.window_steps)
     skipped = fleet.last_skip_reason(conn, line.job_id, line.epoch)
-    return (
-        skipped or f"0 of {formatting.count(service.public_settings.window_steps)} complete steps"
-    )
-
-
-def _parallelism(job: FleetJob) -> ParallelismOut:
-    sizes = Parallelism(**{name: getattr(job.line, name) for name in Parallelism.__slots__})
-    return ParallelismOut.model_validate(sizes)
+    return skipped or f"0 of {window_steps} complete steps"
 
 
 FleetChart = Literal["waste", "causes", "optypes", "sizes", "planned"]
@@ -346,17 +313,16 @@ class LossQuery:
 FigureOrNone = PlotlyFigure | None  # None where there is nothing to draw
 
 
-@router.get(
+@router.chart(
     "/fleet/charts/{chart}",
-    summary="Get a chart of the fleet's losses",
-    response_class=Response,
-    responses={**FIGURE_RESPONSE, 204: {"description": "No figures in these days."}},
+    "Get a chart of the fleet's losses",
+    FIGURE_RESPONSE | {204: {"description": "No figures in these days."}},
 )
 def get_fleet_chart(
     chart: FleetChart,
     service: ServiceDep,
     caller: CallerDep,
-    theme: ThemeName = "light",
+    theme: fields.ThemeName = "light",
     days: Annotated[
         int, Query(ge=1, le=366, description="Number of days (UTC), the current one included.")
     ] = 30,
@@ -365,8 +331,8 @@ def get_fleet_chart(
 
     204 if there are none; not 404, which browsers log as an error.
     """
-    limit = service.thresholds.alert_slowdown
-    asked = LossQuery(caller.project, days, service.now_s(), limit, THEMES[theme])
+    now_s, limit = service.now_s(), service.alert_slowdown
+    asked = LossQuery(caller.project, days, now_s, limit, THEMES[theme])
 
     def draw() -> FigureOrNone:
         with service.store.read() as conn:
@@ -376,40 +342,32 @@ def get_fleet_chart(
     return Response(status_code=204) if figure is None else json_response(figure)
 
 
-def _waste_chart(conn: Connection, asked: LossQuery) -> FigureOrNone:
-    jobs = _job_losses(conn, asked)
-    return fleet_waste(jobs, asked.limit, theme=asked.theme) if jobs else None
-
-
-def _sizes_chart(conn: Connection, asked: LossQuery) -> FigureOrNone:
-    jobs = _job_losses(conn, asked)
-    return fleet_sizes(jobs, asked.limit, theme=asked.theme) if jobs else None
-
-
-def _job_losses(conn: Connection, asked: LossQuery) -> list[JobLoss]:
-    found = fleet.loss_by_job(conn, asked.project, asked.since_s)
-    return measured_jobs(
+def _chart_by_job(
+    draw: Callable[..., PlotlyFigure], conn: Connection, asked: LossQuery
+) -> FigureOrNone:
+    losses = measured_jobs(
         JobLoss(name, num_gpus, lost.gpu_s / 3600, lost.gpu_s_recorded / 3600)
-        for name, num_gpus, lost in found
+        for name, num_gpus, lost in fleet.loss_by_job(conn, asked.project, asked.since_s)
     )
+    return draw(losses, asked.limit, theme=asked.theme) if losses else None
 
 
 def _causes_chart(conn: Connection, asked: LossQuery) -> FigureOrNone:
     total = fleet.loss_since(conn, asked.project, asked.since_s).gpu_s / 3600
-    found = _in_hours(fleet.loss_by_name(conn, asked.project, "cause", asked.since_s))
-    return fleet_causes(found, total, theme=asked.theme) if total > 0 else None
+    hours = _in_hours(fleet.loss_by_name(conn, asked.project, "cause", asked.since_s))
+    return fleet_causes(hours, total, theme=asked.theme) if total > 0 else None
 
 
 def _optypes_chart(conn: Connection, asked: LossQuery) -> FigureOrNone:
-    found = _in_hours(fleet.loss_by_name(conn, asked.project, "optype", asked.since_s))
-    return fleet_optypes(found, theme=asked.theme) if any(found.values()) else None
+    hours = _in_hours(fleet.loss_by_name(conn, asked.project, "optype", asked.since_s))
+    return fleet_optypes(hours, theme=asked.theme) if any(hours.values()) else None
 
 
 def _planned_chart(conn: Connection, asked: LossQuery) -> FigureOrNone:
     edges_s = [asked.since_s + day * DAY_S for day in range(asked.days + 1)]
     sums = fleet.loss_by_interval(conn, asked.project, edges_s)
     days = [
-        FleetDay(timestamp(began_s).date(), lost.gpu_s_recorded / 3600, lost.gpu_s / 3600)
+        FleetDay(fields.timestamp(began_s).date(), lost.gpu_s_recorded / 3600, lost.gpu_s / 3600)
         for began_s, lost in zip(edges_s[:-1], sums, strict=True)
     ]
     return fleet_planned(days, theme=asked.theme) if any(day.hours for day in days) else None
@@ -420,9 +378,9 @@ def _in_hours(gpu_s: Mapping[str, float]) -> dict[str, float]:
 
 
 _FLEET_CHARTS: dict[FleetChart, Callable[[Connection, LossQuery], FigureOrNone]] = {
-    "waste": _waste_chart,
+    "waste": partial(_chart_by_job, fleet_waste),
     "causes": _causes_chart,
     "optypes": _optypes_chart,
-    "sizes": _sizes_chart,
+    "sizes": partial(_chart_by_job, fleet_sizes),
     "planned": _planned_chart,
 }

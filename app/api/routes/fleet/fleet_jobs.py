@@ -10,14 +10,7 @@ from pydantic import Field
 
 from app import formatting
 from app.api.http.fields import ResponseModel
-from app.api.service.job_state import (
-    ENDED_STATES,
-    JobState,
-    StateThresholds,
-    job_state,
-    silent_for_s,
-    state_since_s,
-)
+from app.api.service.job_state import ENDED_STATES, JobState, job_state, silent_for_s, state_since_s
 from app.charts.fleet.headline import FleetFacts, LosingJob, fleet_headline
 from app.errors import InvalidRequest
 from app.result.brief import FindingBrief
@@ -77,15 +70,12 @@ class FleetJob(NamedTuple):
 
 
 def fleet_jobs(
-    lines: Iterable[FleetLine],
-    *,
-    now_s: float,
-    thresholds: StateThresholds,
-    processed: Processed,
+    lines: Iterable[FleetLine], *, now_s: float, alert_slowdown: float, processed: Processed
 ) -> list[FleetJob]:
     """Jobs of these lines with their states."""
     return [
-        _fleet_job(line, job_state(line, processed, thresholds), processed, now_s) for line in lines
+        _fleet_job(line, job_state(line, processed, alert_slowdown), processed, now_s)
+        for line in lines
     ]
 
 
@@ -105,25 +95,18 @@ def job_missing_data_text(job: FleetJob, now_s: float) -> str | None:
 
 
 def _fleet_job(line: FleetLine, state: JobState, processed: Processed, now_s: float) -> FleetJob:
-    if state in _DIAGNOSED_STATES:
-        began_s, step = _onset(line)
-    else:
-        began_s, step = state_since_s(line, state, processed), line.last_step
+    began_s, step = state_since_s(line, state, processed), line.last_step
     until_s: float | None = now_s
     if state in _DIAGNOSED_STATES:
-        until_s = line.brief.ended_s if line.brief else None
+        # Since the onset of the costliest cause.
+        brief = line.brief
+        first = leading(brief.findings) if brief else None
+        began_s, step = (brief.onset_at_s, first.onset_step) if brief and first else (None, None)
+        until_s = brief.ended_s if brief else None
     lasted_s = None if began_s is None or until_s is None else max(0.0, until_s - began_s)
     lost = _lost_per_hour(line, state)
     progress = processed.of(line.job_id, line.last_data_s)
     return FleetJob(line, state, lost, began_s, step, lasted_s, progress)
-
-
-def _onset(line: FleetLine) -> tuple[float | None, int | None]:
-    """Onset of the costliest cause: time and step."""
-    first = leading(line.brief.findings) if line.brief else None
-    if line.brief is None or first is None:
-        return None, None
-    return line.brief.onset_at_s, first.onset_step
 
 
 def _lost_per_hour(line: FleetLine, state: JobState) -> float | None:
@@ -177,12 +160,9 @@ class FleetFilter:
         if self.cause is not None and self.cause not in job.causes:
             return False
         text = self.text.strip().casefold()
-        is_there = job.line.job_id in self.on_host
-        return (
-            not text
-            or is_there
-            or any(text in searched.casefold() for searched in _searched_texts(job))
-        )
+        if not text or job.line.job_id in self.on_host:
+            return True
+        return any(text in searched.casefold() for searched in _searched_texts(job))
 
 
 def sort_jobs(
@@ -211,15 +191,16 @@ def page_of_jobs(
     """
     first = 0
     if cursor is not None:
-        after = _cursor_key(cursor, order, direction)
+        last = from_cursor(cursor, _Cursor)
+        if (last.order, last.direction) != (order, direction):
+            raise InvalidRequest("the cursor is one of another order")
+        after = _key_of_value(last.is_known, last.value, last.job, order, direction)
         first = bisect_right(ordered, after, key=lambda job: _sort_key(job, order, direction))
     part = ordered[first : first + limit]
     if first + limit >= len(ordered):
         return part, None
-    last = part[-1]
-    return part, to_cursor(
-        order, direction, *_value_or_fallback(last, order), job_of(last.line.job_id)
-    )
+    value = _value_or_fallback(part[-1], order)
+    return part, to_cursor(order, direction, *value, job_of(part[-1].line.job_id))
 
 
 class _Cursor(NamedTuple):
@@ -245,11 +226,7 @@ def _sort_key(job: FleetJob, order: Order, direction: Direction | None) -> tuple
 
 
 def _key_of_value(
-    is_known: bool,
-    value: _SortValue,
-    job: str,
-    order: Order,
-    direction: Direction | None,
+    is_known: bool, value: _SortValue, job: str, order: Order, direction: Direction | None
 ) -> tuple[Any, ...]:
     if not is_known:
         return (True, value, job)
@@ -280,13 +257,6 @@ def _sort_value(job: FleetJob, order: Order) -> _SortValue | None:
     return None if number is None else (0.0, number, "")
 
 
-def _cursor_key(cursor: str, order: Order, direction: Direction | None) -> tuple[Any, ...]:
-    last = from_cursor(cursor, _Cursor)
-    if (last.order, last.direction) != (order, direction):
-        raise InvalidRequest("the cursor is one of another order")
-    return _key_of_value(last.is_known, last.value, last.job, order, direction)
-
-
 def _searched_texts(job: FleetJob) -> Iterable[str]:
     line = job.line
     yield from (job_of(line.job_id), line.name, line.framework or "")
@@ -306,9 +276,8 @@ class FleetSummaryOut(ResponseModel):
     running: int
     gpus: int = Field(description="GPUs of all jobs that have not finished.")
     gpus_measured: int = Field(
-        description="GPUs of jobs with current figures (state healthy or "
-        "straggling). Jobs that report, but have low "
-        "fidelity or are not analysed yet, are not counted."
+        description="GPUs of jobs with current figures (state healthy or straggling). Jobs that "
+        "report, but have low fidelity or are not analysed yet, are not counted."
     )
     gpu_hours_lost_today: float = Field(
         description="GPU-hours lost to stragglers today, from closed windows, as in the charts."
@@ -347,7 +316,7 @@ def fleet_summary(
     lost_today: LossSum,
     *,
     now_s: float,
-    thresholds: StateThresholds,
+    alert_slowdown: float,
     **counts: int,
 ) -> FleetSummaryOut:
     """Figures of these jobs; `lost_today` is the loss in today's windows, `counts` all others."""
@@ -355,7 +324,8 @@ def fleet_summary(
     measured = [job for job in running if job.state in MEASURED_STATES]
     stalled = [job for job in running if job.state == "stalled"]
     stalled_s = sum(_stalled_gpu_s(job, now_s) for job in stalled)
-    sentence, sub = fleet_headline(_headline_fleet(fleet, len(measured), now_s, thresholds))
+    by_cause = Counter(cause for job in fleet for cause in set(job.causes))
+    sentence, sub = fleet_headline(_headline_fleet(fleet, len(measured), now_s, alert_slowdown))
     return FleetSummaryOut(
         jobs=len(fleet),
         running=len(running),
@@ -367,17 +337,11 @@ def fleet_summary(
         lost_per_hour=sum(job.lost_per_hour or 0.0 for job in running),
         lost_per_hour_stalled=sum(job.lost_per_hour or 0.0 for job in stalled),
         by_state=dict(Counter(job.state for job in fleet)),
-        by_cause=_by_cause(fleet),
+        by_cause=dict(sorted(by_cause.items(), key=lambda pair: (-pair[1], pair[0]))),
         sentence=sentence,
         sub=sub,
         **counts,
     )
-
-
-def _by_cause(fleet: Sequence[FleetJob]) -> dict[str, int]:
-    """Number of jobs by cause, descending; a job counts once per cause."""
-    counted = Counter(cause for job in fleet for cause in set(job.causes))
-    return dict(sorted(counted.items(), key=lambda pair: (-pair[1], pair[0])))
 
 
 def _stalled_gpu_s(job: FleetJob, now_s: float) -> float:
@@ -394,7 +358,7 @@ def _since_words(job: FleetJob, now_s: float) -> str:
 
 
 def _headline_fleet(
-    fleet: Sequence[FleetJob], num_measured: int, now_s: float, thresholds: StateThresholds
+    fleet: Sequence[FleetJob], num_measured: int, now_s: float, alert_slowdown: float
 ) -> FleetFacts:
     losing = [
         LosingJob(
@@ -411,4 +375,4 @@ def _headline_fleet(
     ]
     losing.sort(key=lambda job: -job.lost_per_day)
     num_silent = sum(job.state == "silent" for job in fleet)
-    return FleetFacts(len(fleet), num_measured, losing, thresholds.alert_slowdown, num_silent)
+    return FleetFacts(len(fleet), num_measured, losing, alert_slowdown, num_silent)

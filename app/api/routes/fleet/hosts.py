@@ -15,7 +15,7 @@ from app.api.http.fields import (
     UnixTime,
     WorkerOut,
 )
-from app.api.routes.dependencies import ApiRouter, CallerDep, ServiceDep, refusals
+from app.api.routes.dependencies import ApiRouter, CallerDep, PageOut, ServiceDep
 from app.errors import NotFound
 from app.store import hosts
 from app.store.database import Connection
@@ -77,16 +77,14 @@ class ListedHostOut(ResponseModel):
 
     @classmethod
     def of(cls, listed: BlamedHost, use: HostUse) -> "ListedHostOut":
-        """From the stored host and what it is part of."""
+        """From the stored host and its use by jobs."""
         lost = listed.gpu_s / 3600
         return cls.of_record(listed, use, jobs_on_it=use.num_jobs, gpu_hours_lost=lost)
 
 
-class ListedHostsOut(ResponseModel):
+class ListedHostsOut(PageOut[ListedHostOut]):
     """A page of hosts: those that most jobs name as culprit first, then all others by name."""
 
-    items: list[ListedHostOut]
-    next_cursor: str | None
     total: int = Field(description="Hosts with a job in the period.")
     total_slow: int = Field(description="Hosts that at least one job names as culprit.")
 
@@ -161,19 +159,19 @@ def list_hosts(
     """
     since_s = service.now_s() - days * DAY_S
     with service.store.read() as conn:
-        found, next_cursor = hosts.listed_hosts(
+        blamed, next_cursor = hosts.listed_hosts(
             conn, caller.project, since_s=since_s, min_jobs=min_jobs, cursor=cursor, limit=limit
         )
-        names = [listed.host for listed in found]
+        names = [listed.host for listed in blamed]
         used = hosts.uses(
             conn, caller.project, names, since_s=since_s, most_workers=MAX_WORKERS_SEARCHED
         )
         total, total_slow = hosts.count_hosts(conn, caller.project, since_s=since_s)
-    items = [ListedHostOut.of(listed, used.get(listed.host, HostUse())) for listed in found]
+    items = [ListedHostOut.of(listed, used.get(listed.host, HostUse())) for listed in blamed]
     return ListedHostsOut(items=items, next_cursor=next_cursor, total=total, total_slow=total_slow)
 
 
-@router.get("/hosts/{host:path}", summary="Get a host", responses=refusals(404))
+@router.get("/hosts/{host:path}", summary="Get a host")
 def get_host(service: ServiceDep, caller: CallerDep, host: HostName) -> HostOut:
     """The host's runs, and the windows in which it was the culprit."""
     with service.store.read() as conn:
@@ -202,16 +200,16 @@ def _workers_on_host(
 ) -> list[list[WorkerKey] | None]:
     """Each run's workers on the host; None for runs beyond the search limit."""
     left = MAX_WORKERS_SEARCHED
-    found: list[list[WorkerKey] | None] = []
+    by_run: list[list[WorkerKey] | None] = []
     for run in runs:
         # The newest run is always searched.
-        if left < run.num_workers and found:
-            found.append(None)
+        if left < run.num_workers and by_run:
+            by_run.append(None)
             continue
         left -= run.num_workers
         placed = hosts.load(conn, run.job_id, run.epoch)
-        found.append([worker for worker, name in placed.items() if name == host])
-    return found
+        by_run.append([worker for worker, name in placed.items() if name == host])
+    return by_run
 
 
 def _host_run_out(

@@ -1,13 +1,14 @@
 """Jobs as samples for /metrics: sums of all, and the costliest jobs and slowest workers by name.
 
 The number of series is bounded: a fixed number of jobs and of workers, not one per worker. The
-slowest workers are found with few reads of results.
+slowest workers are searched with few reads of results.
 """
 
 import heapq
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from operator import attrgetter
 
 from prometheus_client import Metric
 from prometheus_client.core import GaugeMetricFamily
@@ -46,7 +47,7 @@ class SlowestWorker:
 
 
 def slowest_workers(
-    store: Store, results: ResultCache, jobs: Iterable[FleetJob], *, max_workers: int = MAX_WORKERS
+    store: Store, results: ResultCache, jobs: Iterable[FleetJob]
 ) -> list[SlowestWorker]:
     """The slowest workers of straggling jobs, the slowest first.
 
@@ -55,19 +56,20 @@ def slowest_workers(
     """
     straggling = [job for job in jobs if job.state == "straggling" and job.slowdown is not None]
     straggling.sort(key=lambda job: -(job.slowdown or 0.0))
-    found: list[SlowestWorker] = []
+    slowest: list[SlowestWorker] = []
     for job in straggling[:MAX_JOBS_READ]:
-        if len(found) == max_workers and found[-1].slowdown >= (job.slowdown or 0.0):
+        if len(slowest) == MAX_WORKERS and slowest[-1].slowdown >= (job.slowdown or 0.0):
             break
-        of_job = heapq.nlargest(
-            max_workers, _slow_workers_of(store, results, job), key=_by_slowdown
-        )
-        found = sorted([*found, *of_job], key=_by_slowdown, reverse=True)[:max_workers]
-    return _with_hosts(store, found, {job.line.job_id: job.line.epoch for job in straggling})
-
-
-def _by_slowdown(worker: SlowestWorker) -> float:
-    return worker.slowdown
+        candidates = (*slowest, *_slow_workers_of(store, results, job))
+        slowest = heapq.nlargest(MAX_WORKERS, candidates, key=attrgetter("slowdown"))
+    epochs = {job.line.job_id: job.line.epoch for job in straggling}
+    with store.read() as conn:
+        job_ids = {worker.job_id for worker in slowest}
+        known = {job_id: hosts.load(conn, job_id, epochs[job_id]) for job_id in job_ids}
+    return [
+        replace(worker, host=known[worker.job_id].get((worker.dp_rank, worker.stage)))
+        for worker in slowest
+    ]
 
 
 def _slow_workers_of(store: Store, results: ResultCache, job: FleetJob) -> Iterator[SlowestWorker]:
@@ -82,28 +84,13 @@ def _slow_workers_of(store: Store, results: ResultCache, job: FleetJob) -> Itera
                 yield SlowestWorker(line.job_id, dp_rank, stage, None, slowdown)
 
 
-def _with_hosts(
-    store: Store, found: Sequence[SlowestWorker], epochs: dict[str, int]
-) -> list[SlowestWorker]:
-    with store.read() as conn:
-        job_ids = {worker.job_id for worker in found}
-        known = {job_id: hosts.load(conn, job_id, epochs[job_id]) for job_id in job_ids}
-    return [
-        replace(worker, host=known[worker.job_id].get((worker.dp_rank, worker.stage)))
-        for worker in found
-    ]
-
-
 def gauge(name: str, help_text: str, value: float) -> Metric:
     """One figure now."""
     return GaugeMetricFamily(f"paceline_{name}", help_text, value=value)
 
 
 def gauges(
-    name: str,
-    help_text: str,
-    labels: Sequence[str],
-    samples: Iterable[tuple[Sequence[str], float]],
+    name: str, help_text: str, labels: Sequence[str], samples: Iterable[tuple[Sequence[str], float]]
 ) -> Metric:
     """One figure now of each of several things, by the values of its labels."""
     family = GaugeMetricFamily(f"paceline_{name}", help_text, labels=labels)
@@ -144,8 +131,8 @@ def job_samples(
     jobs: Sequence[FleetJob], left_out: int, workers: Sequence[SlowestWorker]
 ) -> Iterator[Metric]:
     """Jobs by name, the costliest first, the number left out, and the slowest workers."""
-    for name, help_text, of in _GAUGES:
-        values = ((_job_labels(job), of(job)) for job in jobs)
+    for name, help_text, read in _GAUGES:
+        values = ((_job_labels(job), read(job)) for job in jobs)
         known = ((labels, value) for labels, value in values if value is not None)
         yield gauges(f"job_{name}", help_text, _JOB_LABELS, known)
     help_text = "1 for the state that the job is in; there is no sample for the others."

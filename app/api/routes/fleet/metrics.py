@@ -79,9 +79,8 @@ def _store_samples(state: ServiceState) -> Iterator[Metric]:
     for name, value in ({**dict.fromkeys(_TOTALS, 0), **state.totals}).items():
         if _COUNTER_NAME.fullmatch(name) and not is_delivery_outcome(name):
             yield _counter(name, _TOTALS.get(name, "A count of the whole service."), value)
-    yield gauge(
-        "dead_letters", "Dead letters that are neither replayed nor discarded.", state.dead_letters
-    )
+    dead = "Dead letters that are neither replayed nor discarded."
+    yield gauge("dead_letters", dead, state.dead_letters)
     yield gauge("outbox_due", "Alert messages that are still to be sent.", state.outbox_due)
     age_s = state.outbox_oldest_s or 0.0
     yield gauge("outbox_oldest_seconds", "Age of the oldest of these; 0 if none.", age_s)
@@ -91,12 +90,9 @@ def _store_samples(state: ServiceState) -> Iterator[Metric]:
     yield gauge("shards_unheld", "Parts of the queue that no consumer works on.", unheld)
     moves = "How often a consumer took a part of the queue: at its start, or of one that died."
     yield _counter("shard_moves", moves, state.shard_moves)
+    behind = f"How far consumers are behind; from {BEHIND_AFTER_S:g} on, states are unknown."
     behind_s = [shard.behind_s for shard in state.processed.of_shards]
-    yield _by_shard(
-        "behind_seconds",
-        f"How far consumers are behind; from {BEHIND_AFTER_S:g} on, states are unknown.",
-        behind_s,
-    )
+    yield _by_shard("behind_seconds", behind, behind_s)
     yield from _watch_samples(state)
 
 
@@ -115,10 +111,10 @@ def _watch_samples(state: ServiceState) -> Iterator[Metric]:
         if canary.took_s is not None:
             took = "From the start of the last good round of the canary until it was found."
             yield gauge("canary_took_seconds", took, canary.took_s)
-    told = "1 for each part of the service that receivers were told is down."
+    down = "1 for each part of the service that receivers were told is down."
     watches = (watch for watch in (consumers, canary, backlog) if watch is not None)
-    parts = (([watch.name], watch.told_s is not None) for watch in watches)
-    yield gauges("service_down", told, ["part"], parts)
+    parts = (([watch.name], watch.notified_s is not None) for watch in watches)
+    yield gauges("service_down", down, ["part"], parts)
 
 
 def _notification_samples(counts: NotificationCounts) -> Iterator[Metric]:
@@ -135,9 +131,8 @@ def _notification_samples(counts: NotificationCounts) -> Iterator[Metric]:
 
 
 def _queue_samples(lag: Lag) -> Iterator[Metric]:
-    yield _by_shard(
-        "queue_entries", "Batches that wait in the queue, or are worked on.", lag.entries
-    )
+    waiting = "Batches that wait in the queue, or are worked on."
+    yield _by_shard("queue_entries", waiting, lag.entries)
     oldest_s = [age_s or 0.0 for age_s in lag.oldest_s]
     yield _by_shard("queue_oldest_seconds", "How long the oldest of these waits.", oldest_s)
     full = "Parts of the queue that take no batch until consumers have caught up."
@@ -145,8 +140,7 @@ def _queue_samples(lag: Lag) -> Iterator[Metric]:
     if lag.memory_bytes is not None:
         yield gauge("queue_memory_bytes", "Memory that the queue uses.", lag.memory_bytes)
     if lag.log_bytes is not None:
-        logs = "Bytes of the queue's logs on disk."
-        yield gauge("queue_disk_bytes", logs, lag.log_bytes)
+        yield gauge("queue_disk_bytes", "Bytes of the queue's logs on disk.", lag.log_bytes)
     if lag.memory_limit_bytes is not None:
         limit = "Memory that the queue may use."
         yield gauge("queue_memory_limit_bytes", limit, lag.memory_limit_bytes)
@@ -171,20 +165,21 @@ def _disk_samples(
         return
     help_text = "What is stored: 0 all, 1 all with a warning, 2 no operations, 3 nothing new."
     yield gauge("disk_level", help_text, LEVELS.index(level))
+    usage = forecast.usage
     free = "Free bytes of the disk that the data is on, the fullest if several."
-    yield gauge("disk_free_bytes", free, forecast.free_bytes)
-    yield gauge("disk_used_ratio", "Used share of that disk, 0 to 1.", forecast.used_share)
-    if forecast.reusable_bytes is not None:
+    yield gauge("disk_free_bytes", free, usage.free_bytes)
+    yield gauge("disk_used_ratio", "Used share of that disk, 0 to 1.", usage.used_share)
+    if usage.reusable_bytes is not None:
         inside = "Those of these free bytes that are inside the tables of PostgreSQL."
-        yield gauge("disk_reusable_bytes", inside, forecast.reusable_bytes)
+        yield gauge("disk_reusable_bytes", inside, usage.reusable_bytes)
     if forecast.days_left is not None:
         left = "Days until that disk is full, as it grew over the last week, at least an hour."
         yield gauge("disk_days_left", left, forecast.days_left)
 
 
 def _size_samples(sizes: TableSizes) -> Iterator[Metric]:
-    whole = "Bytes of the database, free pages included."
-    yield gauge("database_bytes", whole, sizes.database_bytes)
+    database = "Bytes of the database, free pages included."
+    yield gauge("database_bytes", database, sizes.database_bytes)
     by_table = "Bytes of a table with its indexes; of large SQLite files an estimate."
     tables = (([table], number) for table, number in sorted(sizes.tables.items()))
     yield gauges("table_bytes", by_table, ["table"], tables)
@@ -257,7 +252,7 @@ def _job_text(
     service: Service, caller: Principal | None, lines: list[FleetLine], processed: Processed
 ) -> bytes:
     known = fleet_jobs(
-        lines, now_s=service.now_s(), thresholds=service.thresholds, processed=processed
+        lines, now_s=service.now_s(), alert_slowdown=service.alert_slowdown, processed=processed
     )
     text = generate_latest(Samples(fleet_samples(known)))
     if caller is not None:

@@ -7,32 +7,10 @@ from fastapi import Query, Response
 from pydantic import ConfigDict, Field
 from pydantic.config import JsonDict
 
-from app.api.http.fields import (
-    PRINTABLE,
-    Cursor,
-    JobName,
-    Limit,
-    MatcherOut,
-    Matchers,
-    Moment,
-    RequestModel,
-    ResponseModel,
-    Text,
-    UnixTime,
-    hex_id,
-    matchers_of,
-    matchers_out,
-)
+from app.api.http import fields
 from app.api.http.principal import Principal
 from app.api.routes.audit import write_audit
-from app.api.routes.dependencies import (
-    ApiRouter,
-    CallerDep,
-    JobKey,
-    Responses,
-    ServiceDep,
-    refusals,
-)
+from app.api.routes.dependencies import ApiRouter, CallerDep, JobKey, PageOut, Responses, ServiceDep
 from app.api.service.annotation_places import annotation_text, placed_at_steps
 from app.api.service.service import Service
 from app.errors import AnnotationNotFound, Forbidden
@@ -63,18 +41,22 @@ _PROJECT_EXAMPLE: JsonDict = {
 }
 
 
-IdempotencyKey = Annotated[str, Field(min_length=1, max_length=MAX_KEY, pattern=PRINTABLE)]
+IdempotencyKey = Annotated[str, Field(min_length=1, max_length=MAX_KEY, pattern=fields.PRINTABLE)]
 
 
-class _AnnotationFields(RequestModel):
+class _AnnotationFields(fields.RequestModel):
     kind: AnnotationKind
-    text: Annotated[str, Field(max_length=MAX_TEXT, pattern=PRINTABLE)] = Field(
+    text: Annotated[str, Field(max_length=MAX_TEXT, pattern=fields.PRINTABLE)] = Field(
         "", description="In words, one line; needed for `note` and `other`.", examples=["v1.4"]
     )
-    host: Text | None = Field(None, description="The host that it is about.", examples=["host-043"])
-    at: Moment | None = Field(None, description="When it happened; default: now.")
-    ends_at: Moment | None = Field(None, description="When it ended; default: it is a moment.")
-    source: Annotated[str, Field(max_length=MAX_SOURCE, pattern=PRINTABLE)] = Field(
+    host: fields.Text | None = Field(
+        None, description="The host that it is about.", examples=["host-043"]
+    )
+    at: fields.Moment | None = Field(None, description="When it happened; default: now.")
+    ends_at: fields.Moment | None = Field(
+        None, description="When it ended; default: it is a moment."
+    )
+    source: Annotated[str, Field(max_length=MAX_SOURCE, pattern=fields.PRINTABLE)] = Field(
         "", description="The program that reports it.", examples=["ci"]
     )
     idempotency_key: IdempotencyKey | None = Field(
@@ -123,36 +105,38 @@ class ProjectAnnotationIn(_AnnotationFields):
 
     model_config = ConfigDict(json_schema_extra={"examples": [_PROJECT_EXAMPLE]})
 
-    matchers: Matchers = Field(
+    matchers: fields.Matchers = Field(
         [],
         description="Which jobs: patterns for `job`, for labels of the job, and for `host`, which "
         "matches jobs with a worker on such a host.",
     )
 
 
-class AnnotationOut(ResponseModel):
+class AnnotationOut(fields.ResponseModel):
     """An annotation."""
 
     annotation_id: str
-    job_id: JobName | None = Field(description="Null: of all jobs of the project that match.")
-    matchers: list[MatcherOut]
+    job_id: fields.JobName | None = Field(
+        description="Null: of all jobs of the project that match."
+    )
+    matchers: list[fields.MatcherOut]
     kind: AnnotationKind
     text: str
     label: str = Field(description="The annotation in words, as the pages show it.")
     host: str | None
-    at: UnixTime = Field(validation_alias="at_s")
-    ends_at: UnixTime | None = Field(validation_alias="ends_s")
+    at: fields.UnixTime = Field(validation_alias="at_s")
+    ends_at: fields.UnixTime | None = Field(validation_alias="ends_s")
     epoch: int | None
     step: int | None = Field(description="The step that was given, or null.")
     source: str
     author: str = Field(description="Name of the token that reported it.")
-    created_at: UnixTime = Field(validation_alias="created_s")
+    created_at: fields.UnixTime = Field(validation_alias="created_s")
 
     @classmethod
-    def of(cls, found: Annotation, **more: object) -> Self:
+    def of(cls, record: Annotation, **more: object) -> Self:
         """From the stored annotation."""
-        words = annotation_text(found)
-        return cls.of_record(found, matchers=matchers_out(found.matchers), label=words, **more)
+        matchers, label = fields.matchers_out(record.matchers), annotation_text(record)
+        return cls.of_record(record, matchers=matchers, label=label, **more)
 
 
 class PlacedAnnotationOut(AnnotationOut):
@@ -165,30 +149,24 @@ class PlacedAnnotationOut(AnnotationOut):
     )
 
 
-class AnnotationsOut(ResponseModel):
+class AnnotationsOut(PageOut[AnnotationOut]):
     """A page of annotations, newest first."""
 
-    items: list[AnnotationOut]
-    next_cursor: str | None
 
-
-class PlacedAnnotationsOut(ResponseModel):
+class PlacedAnnotationsOut(PageOut[PlacedAnnotationOut]):
     """A page of a job's annotations, newest first."""
-
-    items: list[PlacedAnnotationOut]
-    next_cursor: str | None
 
 
 _STORED_BEFORE: Responses = {
     200: {"description": "Stored before, by its `idempotency_key`.", "model": AnnotationOut}
 }
-AnnotationId = Annotated[str, hex_id("annotation")]
+AnnotationId = Annotated[str, fields.hex_id("annotation")]
 Since = Annotated[
-    Moment | None,
+    fields.Moment | None,
     Query(alias="from", description="Only annotations that have not ended before this time."),
 ]
 Until = Annotated[
-    Moment | None, Query(alias="to", description="Only annotations from before this time.")
+    fields.Moment | None, Query(alias="to", description="Only annotations from before this time.")
 ]
 KindQuery = Annotated[AnnotationKind | None, Query(description="Only annotations of this kind.")]
 
@@ -210,11 +188,7 @@ def _filter(
     responses=_STORED_BEFORE,
 )
 def add_annotation(
-    job_id: JobKey,
-    given: AnnotationIn,
-    service: ServiceDep,
-    caller: CallerDep,
-    response: Response,
+    job_id: JobKey, given: AnnotationIn, service: ServiceDep, caller: CallerDep, response: Response
 ) -> AnnotationOut:
     """Report an event of the job: a deploy, a checkpoint, a change of its configuration.
 
@@ -232,20 +206,20 @@ def list_annotations_of_job(
     since: Since = None,
     until: Until = None,
     kind: KindQuery = None,
-    cursor: Cursor = None,
-    limit: Limit = 100,
+    cursor: fields.Cursor = None,
+    limit: fields.Limit = 100,
 ) -> PlacedAnnotationsOut:
     """Those of the job, and those of the project that match it, newest first."""
     with service.store.read() as conn:
-        found, more = annotations.page_of_job(
+        records, next_cursor = annotations.page_of_job(
             conn, job_id, _filter(since, until, kind), cursor=cursor, limit=limit
         )
-        placed = placed_at_steps(conn, job_id, found)
+        placed = placed_at_steps(conn, job_id, records)
     items = [
         PlacedAnnotationOut.of(place.annotation, placed_epoch=place.epoch, placed_step=place.step)
         for place in placed
     ]
-    return PlacedAnnotationsOut(items=items, next_cursor=more)
+    return PlacedAnnotationsOut(items=items, next_cursor=next_cursor)
 
 
 @router.delete(
@@ -261,10 +235,7 @@ def delete_annotation_of_job(
 
 
 @router.post(
-    "/annotations",
-    summary="Annotate many jobs",
-    status_code=201,
-    responses=_STORED_BEFORE,
+    "/annotations", summary="Annotate many jobs", status_code=201, responses=_STORED_BEFORE
 )
 def add_project_annotation(
     given: ProjectAnnotationIn, service: ServiceDep, caller: CallerDep, response: Response
@@ -278,8 +249,9 @@ def add_project_annotation(
         raise Forbidden(
             f"this token is for one job: use POST /api/v1/jobs/{caller.job}/annotations"
         )
-    matchers = matchers_of(given.matchers)
-    wanted = given.annotation(caller, None, service.now_s(), matchers=matchers)
+    wanted = given.annotation(
+        caller, None, service.now_s(), matchers=fields.matchers_of(given.matchers)
+    )
     return _add(service, caller, wanted, response)
 
 
@@ -290,25 +262,19 @@ def list_annotations(
     since: Since = None,
     until: Until = None,
     kind: KindQuery = None,
-    cursor: Cursor = None,
-    limit: Limit = 100,
+    cursor: fields.Cursor = None,
+    limit: fields.Limit = 100,
 ) -> AnnotationsOut:
     """Those of the whole project and of all its jobs, newest first."""
     with service.store.read() as conn:
-        found, more = annotations.page(
+        records, next_cursor = annotations.page(
             conn, caller.project, _filter(since, until, kind), cursor=cursor, limit=limit
         )
-    return AnnotationsOut(
-        items=[AnnotationOut.of(annotation) for annotation in found], next_cursor=more
-    )
+    items = [AnnotationOut.of(record) for record in records]
+    return AnnotationsOut(items=items, next_cursor=next_cursor)
 
 
-@router.delete(
-    "/annotations/{annotation_id}",
-    summary="Delete an annotation",
-    status_code=204,
-    responses=refusals(404),
-)
+@router.delete("/annotations/{annotation_id}", summary="Delete an annotation", status_code=204)
 def delete_annotation(annotation_id: AnnotationId, service: ServiceDep, caller: CallerDep) -> None:
     """One of the whole project, or of any of its jobs. The audit log keeps what it said."""
     _remove(service, caller, annotation_id)
@@ -320,10 +286,8 @@ def _add(
     with service.store.write() as conn:
         stored, is_new = annotations.add(conn, wanted)
         if is_new:
-            said = _audited(stored)
-            write_audit(
-                conn, caller, "annotation.add", stored.annotation_id, now_s=wanted.created_s, **said
-            )
+            now_s, added_id = wanted.created_s, stored.annotation_id
+            write_audit(conn, caller, "annotation.add", added_id, now_s=now_s, **_audited(stored))
     if is_new:
         _announce(service, stored)
     else:
@@ -335,26 +299,17 @@ def _remove(
     service: Service, caller: Principal, annotation_id: str, job_id: str | None = None
 ) -> None:
     with service.store.write() as conn:
-        if (
-            job_id is not None
-            and annotations.get(conn, caller.project, annotation_id).job_id != job_id
-        ):
-            raise AnnotationNotFound(annotation_id)
         removed = annotations.remove(conn, caller.project, annotation_id)
-        write_audit(
-            conn,
-            caller,
-            "annotation.delete",
-            annotation_id,
-            now_s=service.now_s(),
-            **_audited(removed),
-        )
+        if job_id not in (None, removed.job_id):
+            raise AnnotationNotFound(annotation_id)  # undoes the removal
+        now_s, detail = service.now_s(), _audited(removed)
+        write_audit(conn, caller, "annotation.delete", annotation_id, now_s=now_s, **detail)
     _announce(service, removed)
 
 
-def _audited(found: Annotation) -> JsonDict:
+def _audited(record: Annotation) -> JsonDict:
     """All that it takes to add it again."""
-    out = AnnotationOut.of(found)
+    out = AnnotationOut.of(record)
     return out.model_dump(mode="json", exclude_none=True, exclude={"annotation_id", "label"})
 
 

@@ -10,32 +10,14 @@ from msgspec.structs import replace
 from pydantic import Field
 
 from app.advice.advise import METHODS, fix_record, withheld_because
-from app.advice.facts import (
-    MAX_LAYERS,
-    MAX_LAYOUT_CHARS,
-    MAX_LIST_CHARS,
-    MAX_MINUTES,
-    MAX_MTBF_HOURS,
-    MAX_TOKENS,
-    MIN_POSITIVE,
-    Scheduler,
-    facts_of,
-)
+from app.advice.facts import facts_of
 from app.advice.fix import AdviceCase, Fix
 from app.advice.outcome import Prediction, State, prediction_of
 from app.advice.signs import followed_window
-from app.api.http.fields import (
-    WINDOW_PATTERN,
-    Cursor,
-    JobName,
-    Limit,
-    RequestModel,
-    ResponseModel,
-    UnixTime,
-    hex_id,
-)
+from app.api.http import fields
 from app.api.routes.audit import write_audit
-from app.api.routes.dependencies import ApiRouter, CallerDep, JobKey, ServiceDep, refusals
+from app.api.routes.dependencies import ApiRouter, CallerDep, JobKey, PageOut, ServiceDep, refusals
+from app.api.routes.windows.advice import FactsAsked
 from app.api.service.replays import WindowKey, window_key
 from app.api.service.service import Service
 from app.engine.questions.edits import edits_as_json
@@ -48,27 +30,11 @@ from app.trace.job import job_of
 router = ApiRouter("jobs")
 
 
-class FactsIn(RequestModel):
-    """What only the job's owner knows, by the names that `GET .../advice` takes."""
-
-    layers: int | None = Field(None, ge=1, le=MAX_LAYERS)
-    layout: str | None = Field(None, max_length=MAX_LAYOUT_CHARS, examples=["9,9,9,6"])
-    scheduler: Scheduler | None = None
-    restart_minutes: float | None = Field(None, ge=0, le=MAX_MINUTES)
-    checkpoint_minutes: float | None = Field(None, ge=0, le=MAX_MINUTES)
-    checkpoint_save_minutes: float | None = Field(None, ge=MIN_POSITIVE, le=MAX_MINUTES)
-    mtbf_hours: float | None = Field(None, ge=MIN_POSITIVE, le=MAX_MTBF_HOURS)
-    expert_loads: str | None = Field(None, max_length=MAX_LIST_CHARS, examples=["812,40,95.5,120"])
-    expert_share: float | None = Field(None, ge=0, le=1)
-    document_lengths: str | None = Field(None, max_length=MAX_LIST_CHARS, examples=["4096,312,78"])
-    max_tokens: int | None = Field(None, ge=1, le=MAX_TOKENS)
-
-
-class TrackFixIn(FactsIn):
+class TrackFixIn(fields.RequestModel, FactsAsked):
     """A fix to follow, and what only the job's owner knows of it."""
 
     window: str = Field(
-        pattern=WINDOW_PATTERN,
+        pattern=fields.WINDOW_PATTERN,
         description="The newest closed window of the current run, which the fix is predicted for: "
         "`latest`, or its id.",
         examples=["3-64"],
@@ -80,14 +46,14 @@ class TrackFixIn(FactsIn):
     )
 
 
-class TrackedFixOut(ResponseModel):
+class TrackedFixOut(fields.ResponseModel):
     """A prediction and its outcome.
 
     Both speed-ups are ratios of mean simulated steps, so launch delays are in neither.
     """
 
     fix_id: str
-    job_id: JobName
+    job_id: fields.JobName
     fix: str = Field(description="Name of the fix.", examples=["resplit-stages"])
     title: str = Field(examples=["Give the stages 13/11/9/3 layers, not 9/9/9/9"])
     sentence: str = Field(
@@ -121,10 +87,10 @@ class TrackedFixOut(ResponseModel):
     notified: bool | None = Field(
         description="Whether receivers were notified; null if they are not to be."
     )
-    predicted_at: UnixTime = Field(
+    predicted_at: fields.UnixTime = Field(
         validation_alias="predicted_s", description="When it was predicted first."
     )
-    updated_at: UnixTime = Field(validation_alias="updated_s")
+    updated_at: fields.UnixTime = Field(validation_alias="updated_s")
 
     @classmethod
     def of(cls, record: FixRecord, now_s: float) -> "TrackedFixOut":
@@ -142,17 +108,14 @@ class TrackedFixOut(ResponseModel):
         )
 
 
-class TrackedFixesOut(ResponseModel):
+class TrackedFixesOut(PageOut[TrackedFixOut]):
     """A page of predictions, the newest first."""
-
-    items: list[TrackedFixOut]
-    next_cursor: str | None
 
 
 StateQuery = Annotated[
     State | None, Query(description="Only predictions in this state.", examples=["measured"])
 ]
-FixId = Annotated[str, hex_id("prediction")]
+FixId = Annotated[str, fields.hex_id("prediction")]
 
 
 def _page(
@@ -165,10 +128,10 @@ def _page(
 ) -> TrackedFixesOut:
     now_s = service.now_s()
     with service.store.read() as conn:
-        found, next_cursor = fixes.page(
+        records, next_cursor = fixes.page(
             conn, project, job_id=job_id, state=state, now_s=now_s, cursor=cursor, limit=limit
         )
-    items = [TrackedFixOut.of(record, now_s) for record in found]
+    items = [TrackedFixOut.of(record, now_s) for record in records]
     return TrackedFixesOut(items=items, next_cursor=next_cursor)
 
 
@@ -177,8 +140,8 @@ def list_fixes(
     service: ServiceDep,
     caller: CallerDep,
     state: StateQuery = None,
-    cursor: Cursor = None,
-    limit: Limit = 100,
+    cursor: fields.Cursor = None,
+    limit: fields.Limit = 100,
 ) -> TrackedFixesOut:
     """Predictions for the project's jobs, newest first, a page at a time."""
     return _page(service, caller.project, None, state, cursor, limit)
@@ -190,8 +153,8 @@ def list_fixes_of_job(
     service: ServiceDep,
     caller: CallerDep,
     state: StateQuery = None,
-    cursor: Cursor = None,
-    limit: Limit = 100,
+    cursor: fields.Cursor = None,
+    limit: fields.Limit = 100,
 ) -> TrackedFixesOut:
     """Predictions, newest first, a page at a time."""
     return _page(service, caller.project, job_id, state, cursor, limit)
@@ -213,13 +176,12 @@ def track_fix(
     """
     case = _case(service, job_id, given)
     prediction = _prediction(case, given.fix)
-    window = case.replay.window
     with service.store.write() as conn:
         now_s = service.now_s()
         record = fixes.save_prediction(
             conn, job_id, prediction, now_s=now_s, tracked_by=caller.name
         )
-        detail = {"job": job_of(job_id), "fix": given.fix, "window": window.id}
+        detail = {"job": job_of(job_id), "fix": given.fix, "window": case.replay.window.id}
         write_audit(conn, caller, "fix.track", record.fix_id, now_s=now_s, **detail)
     service.announce_job(job_id)
     return TrackedFixOut.of(record, now_s)
@@ -227,15 +189,14 @@ def track_fix(
 
 def _case(service: Service, job_id: str, given: TrackFixIn) -> AdviceCase:
     """The window with its stored findings and the given facts; raises as the route does."""
-    facts = facts_of(**{name: getattr(given, name) for name in FactsIn.model_fields})
+    facts = facts_of(**{name: getattr(given, name) for name in FactsAsked.model_fields})
     if given.fix not in {method.name for method in METHODS}:
         names = ", ".join(method.name for method in METHODS)
         raise InvalidRequest(f"fix: no fix is called {given.fix!r}: there are {names}")
     with service.store.read() as conn:
         key = _newest_window(conn, job_id, given.window)
     replay = service.replays.get(job_id, key.window_id)
-    result = service.results.get(service.store, job_id, key.window_id)
-    return AdviceCase(replay, result, facts)
+    return AdviceCase(replay, service.results.get(service.store, job_id, key.window_id), facts)
 
 
 def _newest_window(conn: Connection, job_id: str, window_id: str) -> WindowKey:
@@ -262,18 +223,18 @@ def _prediction(case: AdviceCase, name: str) -> Prediction:
         Conflict: it is not offered for the window, or nothing would show that it was applied.
     """
     fix, window = _predicted(case, name), case.replay.window
-    found = None
-    seen = followed_window(window, case.result, is_trusted=True)
-    if seen is not None:
+    prediction = None
+    followed = followed_window(window, case.result, is_trusted=True)
+    if followed is not None:
         # All edits, also more than a question may have: they say how the stages change.
         edits = tuple(edits_as_json(fix.change.edits))
-        found = prediction_of(replace(fix_record(fix), what_if=edits), seen)
-    if found is None:
+        prediction = prediction_of(replace(fix_record(fix), what_if=edits), followed)
+    if prediction is None:
         raise Conflict(
             f"{name} cannot be followed from window {window.id}: either ranks are missing in "
             "it, or no recorded operation would show that the fix was applied"
         )
-    return found
+    return prediction
 
 
 def _predicted(case: AdviceCase, name: str) -> Fix:
@@ -286,12 +247,12 @@ def _predicted(case: AdviceCase, name: str) -> Fix:
     if reason is not None:
         raise Conflict(f"{name}: {reason}")
     method = next(method for method in METHODS if method.name == name)
-    found = method.predict(case)
-    if isinstance(found, Fix):
-        return found.with_error(case.discrepancy, case.step_error_s)
-    texts = ", ".join(need.text for need in found.needs)
+    offer = method.predict(case)
+    if isinstance(offer, Fix):
+        return offer.with_error(case.discrepancy, case.step_error_s)
+    texts = ", ".join(need.text for need in offer.needs)
     needs = f"; it needs {texts}" if texts else ""
-    raise Conflict(f"{name}: {found.reason}{needs}")
+    raise Conflict(f"{name}: {offer.reason}{needs}")
 
 
 @router.delete(

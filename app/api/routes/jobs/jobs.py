@@ -5,22 +5,9 @@ from typing import Annotated, Literal
 from fastapi import Query, Response
 from pydantic import Field
 
-from app.api.http.fields import (
-    AsOfField,
-    BehindField,
-    Cursor,
-    JobName,
-    Label,
-    Limit,
-    NonEmptyText,
-    RequestModel,
-    ResponseModel,
-    Text,
-    UnixTime,
-    WorkerOut,
-)
+from app.api.http import fields
 from app.api.routes.alerts.silences import end_silences_with_run
-from app.api.routes.dependencies import ApiRouter, CallerDep, JobKey, ServiceDep, refusals
+from app.api.routes.dependencies import ApiRouter, CallerDep, JobKey, PageOut, ServiceDep, refusals
 from app.api.routes.jobs.recording import RecordingOut, WorkerPlanOut, plan_for_workers
 from app.api.routes.windows.windows import RecentStepsOut, WindowSummaryOut
 from app.api.service.job_state import JobState, job_state, silent_workers
@@ -48,7 +35,7 @@ TypeName = Annotated[
 ]
 
 
-class OpTypeIn(RequestModel):
+class OpTypeIn(fields.RequestModel):
     """A custom operation type, with its peers and its stream."""
 
     name: TypeName
@@ -72,7 +59,7 @@ class OpTypeIn(RequestModel):
     )
 
 
-class OpTypeOut(ResponseModel):
+class OpTypeOut(fields.ResponseModel):
     """A custom operation type; `pairs_with` and `towards` are null except for a send."""
 
     name: str
@@ -97,7 +84,7 @@ MAX_SILENT_RANKS = 100  # listed
 Size = Annotated[int, Field(ge=1, le=MAX_WORKERS)]
 
 
-class ParallelismIn(RequestModel):
+class ParallelismIn(fields.RequestModel):
     """Sizes of the parallel axes."""
 
     dp_size: Size
@@ -122,23 +109,23 @@ class ParallelismIn(RequestModel):
         return sizes
 
 
-class JobIn(RequestModel):
+class JobIn(fields.RequestModel):
     """Registration of a run; all ranks of the run send the same one."""
 
-    name: Text | None = Field(None, description="Display name; default: the job id.")
+    name: fields.Text | None = Field(None, description="Display name; default: the job id.")
     parallelism: ParallelismIn
     gpus: int | None = Field(
         None, ge=1, le=MAX_GPUS, description="Number of GPUs; default: the world size."
     )
-    framework: Label | None = Field(None, examples=["megatron-lm"])
-    labels: dict[Label, Text] = Field(default_factory=dict, max_length=32)
+    framework: fields.Label | None = Field(None, examples=["megatron-lm"])
+    labels: dict[fields.Label, fields.Text] = Field(default_factory=dict, max_length=32)
     op_types: list[OpTypeIn] = Field(
         default_factory=list,
         max_length=MAX_USER_TYPES,
         description="Custom operation types of the job, in addition to the built-in ones.",
         examples=[[{"name": "moe-all-to-all", "kind": "collective", "axis": "ep"}]],
     )
-    run_key: NonEmptyText = Field(
+    run_key: fields.NonEmptyText = Field(
         description="Key of the run: the same on all ranks, and a new one after each restart.",
         examples=["launch-4711-0"],
     )
@@ -159,7 +146,7 @@ class JobIn(RequestModel):
         )
 
 
-class RegisteredOut(ResponseModel):
+class RegisteredOut(fields.ResponseModel):
     """The run's epoch, the accepted format extensions, and the recording plan."""
 
     job_id: str
@@ -174,7 +161,7 @@ class RegisteredOut(ResponseModel):
     )
 
 
-class ParallelismOut(ResponseModel):
+class ParallelismOut(fields.ResponseModel):
     """Sizes of the parallel axes, and the number of ranks."""
 
     dp_size: int
@@ -186,14 +173,14 @@ class ParallelismOut(ResponseModel):
     world_size: int
 
 
-class ConflictOut(ResponseModel):
+class ConflictOut(fields.ResponseModel):
     """A batch number that arrived again with other content."""
 
     rank: int
     batch_seq: int
 
 
-class GroupOpsOut(ResponseModel):
+class GroupOpsOut(fields.ResponseModel):
     """Counts of the current run's collectives inside process groups."""
 
     accepted: int
@@ -206,7 +193,7 @@ class GroupOpsOut(ResponseModel):
     )
 
 
-class IngestOut(ResponseModel):
+class IngestOut(fields.ResponseModel):
     """Counts of the current run's operations that were read from the queue."""
 
     accepted: int
@@ -223,13 +210,13 @@ class IngestOut(ResponseModel):
     )
 
 
-class WorkerDropsOut(WorkerOut):
+class WorkerDropsOut(fields.WorkerOut):
     """Operations that a worker's recorders dropped."""
 
     dropped: int
 
 
-class DropsOut(ResponseModel):
+class DropsOut(fields.ResponseModel):
     """Operations of the current run that recorders dropped and never sent."""
 
     total: int
@@ -239,7 +226,7 @@ class DropsOut(ResponseModel):
     )
 
 
-class JobEndOut(ResponseModel):
+class JobEndOut(fields.ResponseModel):
     """The rank whose end ended the job, as its recorder reported it; texts are the training's."""
 
     sentence: str
@@ -261,10 +248,10 @@ class JobEndOut(ResponseModel):
         return cls.of_record(cause, sentence=f"{end_sentence(cause)}.", rank=rank)
 
 
-class JobOut(ResponseModel):
+class JobOut(fields.ResponseModel):
     """A job and its state; unknown figures are null."""
 
-    job_id: JobName
+    job_id: fields.JobName
     name: str
     parallelism: ParallelismOut
     gpus: int = Field(validation_alias="num_gpus")
@@ -277,38 +264,37 @@ class JobOut(ResponseModel):
         description="Labels set with `PATCH /api/v1/jobs/{job_id}`."
     )
     lifecycle: Lifecycle
-    archived_at: UnixTime | None = Field(validation_alias="archived_s")
-    deleted_at: UnixTime | None = Field(validation_alias="deleted_s")
-    removal_at: UnixTime | None = Field(
+    archived_at: fields.UnixTime | None = Field(validation_alias="archived_s")
+    deleted_at: fields.UnixTime | None = Field(validation_alias="deleted_s")
+    removal_at: fields.UnixTime | None = Field(
         validation_alias="removal_s",
         description="When the data of a deleted job is removed; until then it can be restored.",
     )
     op_types: list[OpTypeOut]
     epoch: int
     state: JobState
-    as_of: AsOfField
-    behind_s: BehindField
-    registered_at: UnixTime = Field(validation_alias="registered_s")
-    ended_at: UnixTime | None = Field(validation_alias="ended_s")
+    as_of: fields.AsOfField
+    behind_s: fields.BehindField
+    registered_at: fields.UnixTime = Field(validation_alias="registered_s")
+    ended_at: fields.UnixTime | None = Field(validation_alias="ended_s")
     end: JobEndOut | None = Field(
         description="What ended a job that crashed or was preempted; otherwise null."
     )
-    last_data_at: UnixTime | None = Field(validation_alias="last_data_s")
+    last_data_at: fields.UnixTime | None = Field(validation_alias="last_data_s")
     last_step: int | None
     silent_ranks: list[int] = Field(
         description="The first 100 silent ranks: no data from them, while other ranks send data."
     )
     num_silent_ranks: int
-    silent_workers: list[WorkerOut] = Field(
+    silent_workers: list[fields.WorkerOut] = Field(
         description="Workers of `silent_ranks`, in the same order."
     )
     num_silent_workers: int = Field(
-        description="Number of silent workers; lower than "
-        "`num_silent_ranks` if several ranks belong to "
-        "one worker."
+        description="Number of silent workers; lower than `num_silent_ranks` if several ranks "
+        "belong to one worker."
     )
-    silent_since: UnixTime | None = Field(validation_alias="silent_since_s")
-    stalled_since: UnixTime | None = Field(
+    silent_since: fields.UnixTime | None = Field(validation_alias="silent_since_s")
+    stalled_since: fields.UnixTime | None = Field(
         validation_alias="stalled_since_s",
         description="Time since which no rank has sent data; null while data arrives.",
     )
@@ -334,11 +320,8 @@ class JobOut(ResponseModel):
     )
 
 
-class JobsOut(ResponseModel):
+class JobsOut(PageOut[JobOut]):
     """A page of jobs, by id."""
-
-    items: list[JobOut]
-    next_cursor: str | None
 
 
 def job_out(job: JobRecord, service: Service, processed: Processed) -> JobOut:
@@ -349,11 +332,11 @@ def job_out(job: JobRecord, service: Service, processed: Processed) -> JobOut:
         job,
         processed.of(job.job_id, job.last_data_s),
         op_types=[OpTypeOut(**own) for own in ops.describe_op_types(job.op_types)],
-        state=job_state(job, processed, service.thresholds),
+        state=job_state(job, processed, service.alert_slowdown),
         end=None if job.end_cause is None else JobEndOut.of(job.end_cause),
         silent_ranks=silent_ranks[:MAX_SILENT_RANKS],
         num_silent_ranks=len(silent_ranks),
-        silent_workers=[WorkerOut.of(worker) for worker in workers[:MAX_SILENT_RANKS]],
+        silent_workers=[fields.WorkerOut.of(worker) for worker in workers[:MAX_SILENT_RANKS]],
         num_silent_workers=len({*workers}),
         recording=RecordingOut.of(job),
         window_steps=service.public_settings.window_steps,
@@ -363,11 +346,7 @@ def job_out(job: JobRecord, service: Service, processed: Processed) -> JobOut:
 
 
 def jobs_out(
-    service: Service,
-    project: str,
-    cursor: str | None,
-    limit: int,
-    lifecycle: Lifecycle = "active",
+    service: Service, project: str, cursor: str | None, limit: int, lifecycle: Lifecycle = "active"
 ) -> JobsOut:
     """A page of a project's jobs for an answer."""
     with service.store.read() as conn:
@@ -439,8 +418,8 @@ def list_jobs(
     service: ServiceDep,
     caller: CallerDep,
     lifecycle: LifecycleQuery = "active",
-    cursor: Cursor = None,
-    limit: Limit = 100,
+    cursor: fields.Cursor = None,
+    limit: fields.Limit = 100,
 ) -> JobsOut:
     """The project's jobs by id, a page at a time; by default without archived and deleted ones."""
     return jobs_out(service, caller.project, cursor, limit, lifecycle)

@@ -77,13 +77,13 @@ def report_exit(job_id: JobKey, reported: ExitIn, service: ServiceDep) -> ExitOu
     """
     now_s = service.now_s()
     texts = {name: _storable(getattr(reported, name)) for name in ("host", "error_type", "message")}
-    found = RankExit(**reported.model_dump(exclude={"epoch"}) | texts, at_s=now_s)
+    rank_exit = RankExit(**reported.model_dump(exclude={"epoch"}) | texts, at_s=now_s)
     with service.store.write() as conn:
-        exits.add(conn, job_id, reported.epoch, found)
+        exits.add(conn, job_id, reported.epoch, rank_exit)
         job = jobs.get(conn, job_id)
         if job.ended_s is not None:
             end_silences_with_run(conn, service, job_id)
-        state = job_state(job, service.processed(conn), service.thresholds)
+        state = job_state(job, service.processed(conn), service.alert_slowdown)
     service.job_changed(job_id)
     return ExitOut(job_id=job_of(job_id), epoch=reported.epoch, job_state=state)
 
@@ -189,9 +189,9 @@ def _changed(
         if change(conn):
             at_s = service.now_s()
             write_audit(conn, caller, f"job.{verb}", job_of(job_id), now_s=at_s, **detail)
-        found = job_out(jobs.get(conn, job_id), service, service.processed(conn))
+        changed = job_out(jobs.get(conn, job_id), service, service.processed(conn))
     service.job_changed(job_id)
-    return found
+    return changed
 
 
 def _end_if_wanted(conn: Connection, service: Service, job_id: str, *, end: bool) -> None:
@@ -205,7 +205,7 @@ def _end_if_wanted(conn: Connection, service: Service, job_id: str, *, end: bool
     if job.ended_s is not None:
         return
     now_s = service.now_s()
-    state = job_state(job, service.processed(conn), service.thresholds)
+    state = job_state(job, service.processed(conn), service.alert_slowdown)
     is_gone = (silent_for_s(job, now_s) or 0.0) > _GONE_AFTER_S
     can_end = state == "stalled" or (state == "unknown" and is_gone)
     if not (end and can_end):

@@ -34,9 +34,8 @@ PUSH_PATH = "/api/v1/jobs/{job_id}/ops"
 MAX_INLINE_BINARY_BYTES = 1 << 20
 MAX_INLINE_JSON_BYTES = 1 << 14
 MAX_INLINE_COMPRESSED_BYTES = 1 << 12
-MAX_DECODE_THREADS = (
-    4  # bodies read beside it at once: each may hold 40 MB, and other routes need threads
-)
+# Bodies read beside it at once: each may hold 40 MB, and other routes need threads.
+MAX_DECODE_THREADS = 4
 
 _EXAMPLE = {
     "version": 1,
@@ -125,11 +124,7 @@ class PushOpsMiddleware:
     """Answers pushed batches, and passes on every other request."""
 
     def __init__(
-        self,
-        app: ASGIApp,
-        *,
-        service: Service,
-        monotonic: Callable[[], float] = time.perf_counter,
+        self, app: ASGIApp, *, service: Service, monotonic: Callable[[], float] = time.perf_counter
     ) -> None:
         self._app = app
         self._service = service
@@ -138,8 +133,8 @@ class PushOpsMiddleware:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
-        found = OPS_PATH.fullmatch(scope["path"])
-        if found is None:
+        pushed_to = OPS_PATH.fullmatch(scope["path"])
+        if pushed_to is None:
             return await self._app(scope, receive, send)
         if scope["method"] != "POST":
             refusal = problem(scope, 405, "method_not_allowed", "send POST", {"allow": "POST"})
@@ -147,9 +142,8 @@ class PushOpsMiddleware:
         if given := parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True):
             name, _ = given[0]
             raise InvalidRequest(f"query.{name[:64]}: no such parameter: this takes none")
-        answer = await self._push(_job_key(scope, found[1]), await _read_push(scope, receive))
-        length = b"%d" % len(answer)
-        headers = [(b"content-type", b"application/json"), (b"content-length", length)]
+        answer = await self._push(_job_key(scope, pushed_to[1]), await _read_push(scope, receive))
+        headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(answer))]
         await send({"type": "http.response.start", "status": 202, "headers": headers})
         await send({"type": "http.response.body", "body": answer})
         return None
@@ -190,10 +184,9 @@ class PushOpsMiddleware:
             raise
         taken = decoded.batch.columns.num_ops + decoded.batch.num_group_rows
         num_rows = pushed.num_rows = taken + decoded.rejected
-        now_s = self._service.now_s()
-        self._service.registrations.check_epoch(job, decoded.batch.epoch, now_s)
-        if num_rows > self._service.max_batch_rows:
-            most = self._service.max_batch_rows
+        most = self._service.max_batch_rows
+        self._service.registrations.check_epoch(job, decoded.batch.epoch, self._service.now_s())
+        if num_rows > most:
             raise TooLarge(f"a batch has at most {most} operations: split it")
         return decoded
 

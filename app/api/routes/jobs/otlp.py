@@ -90,13 +90,13 @@ class SpanFeed:
         self._jobs: dict[str, JobRecord | None] = {}
         self._began_s = time.perf_counter()
 
-    async def take(self, found: Sequence[SentSpans]) -> SpanOutcome:
+    async def take(self, parts: Sequence[SentSpans]) -> SpanOutcome:
         """Take the spans of a request; those that are no operations are ignored.
 
         Raises:
             Unavailable: queue or database do not answer: send the same request again.
         """
-        ranks = await self._by_rank(found)
+        ranks = await self._by_rank(parts)
         async for worker, spans in _yielding(ranks.values()):
             try:
                 await self._take(worker, spans)
@@ -108,14 +108,14 @@ class SpanFeed:
         return self._outcome
 
     async def _by_rank(
-        self, found: Sequence[SentSpans]
+        self, parts: Sequence[SentSpans]
     ) -> "dict[RankKey, tuple[_SpanWorker, list[OtlpSpan]]]":
         """Spans by rank, so that each rank is handled once per request.
 
         Otherwise each part of a request would sort all waiting spans of the rank again.
         """
         ranks: dict[RankKey, tuple[_SpanWorker, list[OtlpSpan]]] = {}
-        async for sent in _yielding(found):
+        async for sent in _yielding(parts):
             if sent.num_refused:
                 self._outcome.refuse(sent.refused, sent.num_refused)
             if not sent.spans:
@@ -194,43 +194,39 @@ class SpanFeed:
                 raise InvalidRequest(
                     f"spans of more than {_MAX_JOBS} jobs in one request: split it"
                 )
-            self._jobs[key] = await _found(self._service.registrations.get, key)
+            self._jobs[key] = await _job_or_none(self._service.registrations.get, key)
         return self._jobs[key]
 
     async def _running(self, worker: "_SpanWorker", first_step: int) -> JobRecord:
         """The job in the run of these spans; registers the run if necessary."""
-        find, find_now = self._service.registrations.get, self._service.registrations.get_now
-        job = await _found(find, worker.key)
+        known = self._service.registrations
+        job = await _job_or_none(known.get, worker.key)
         if job is None or _is_new_run(job, worker.sender):
             # An older run must not supersede one that another process has just registered.
-            job = await _found(find_now, worker.key)
+            job = await _job_or_none(known.get_now, worker.key)
         if job is None or _is_new_run(job, worker.sender):
             registration = _registration(worker, first_step, job)
             await run_in_threadpool(self._register, worker.key, registration)
-            job = await find_now(worker.key)
-        now_s = self._service.now_s()
-        self._service.registrations.check_epoch(job, job.epoch, now_s)
+            job = await known.get_now(worker.key)
+        known.check_epoch(job, job.epoch, self._service.now_s())
         _check_of_spans(job)
         return job
 
     def _register(self, key: str, registration: Registration) -> None:
         service = self._service
+        now_s, most = service.now_s(), service.public_settings.max_jobs
         with service.store.write() as conn:
-            registered = runs.register(
-                conn,
-                key,
-                registration,
-                now_s=service.now_s(),
-                max_active_jobs=service.public_settings.max_jobs,
-            )
+            registered = runs.register(conn, key, registration, now_s=now_s, max_active_jobs=most)
             if registered.created:
                 end_silences_with_run(conn, service, key)
         service.job_changed(key)
 
 
-async def _found(find: Callable[[str], Awaitable[JobRecord]], key: str) -> JobRecord | None:
+async def _job_or_none(
+    look_up: Callable[[str], Awaitable[JobRecord]], key: str
+) -> JobRecord | None:
     try:
-        return await find(key)
+        return await look_up(key)
     except JobNotFound:
         return None
 
@@ -280,7 +276,7 @@ def _check_of_spans(job: JobRecord) -> None:
     Raises:
         Conflict: the run is recorded by other means.
     """
-    if not _has_host_times(job):
+    if job.labels.get(TIMES_LABEL) != HOST_TIMES and not _is_labelled(job):
         raise Conflict(
             f"job {job_of(job.job_id)!r} is recorded by other means, in run {job.run_key[:60]!r}: "
             f"set {JOB_KEY} to another name, end that run, or register it with the label "
@@ -294,10 +290,6 @@ def _is_new_run(job: JobRecord, sender: OtlpSender) -> bool:
 
 def _is_labelled(job: JobRecord) -> bool:
     return job.labels.get(HOST_TIMES_LABEL) == ANALYSE
-
-
-def _has_host_times(job: JobRecord) -> bool:
-    return job.labels.get(TIMES_LABEL) == HOST_TIMES or _is_labelled(job)
 
 
 def _job_of(sender: OtlpSender, caller: Principal) -> str:
@@ -327,9 +319,9 @@ def _checked_sizes(sender: OtlpSender) -> Parallelism:
     try:
         return ParallelismIn(**sender.sizes).checked()
     except ValidationError as error:
-        found = error.errors()[0]
+        first = error.errors()[0]
         raise InvalidRequest(
-            f"{found['loc'][0]}: {found['msg']}: set dl.data_parallel.size and "
+            f"{first['loc'][0]}: {first['msg']}: set dl.data_parallel.size and "
             "dl.pipeline_parallel.size, or register the job"
         ) from error
 
@@ -395,7 +387,6 @@ async def push_spans(
     """
     form = otlp_format(content_type)
     body = await request.body()
-    found = await service.span_bodies.read(body, form, content_encoding, LIVE_NAMES.__contains__)
-    outcome = await SpanFeed(service, caller).take(found)
-    answer = form.answer(outcome.refused, outcome.message)
-    return Response(answer, media_type=form.media_type)
+    parts = await service.span_bodies.read(body, form, content_encoding, LIVE_NAMES.__contains__)
+    outcome = await SpanFeed(service, caller).take(parts)
+    return Response(form.answer(outcome.refused, outcome.message), media_type=form.media_type)

@@ -12,7 +12,7 @@ from app.api.routes.audit import changed_fields, write_audit
 from app.api.routes.dependencies import ApiRouter, CallerDep, JobKey, ServiceDep, refusals
 from app.errors import Conflict, InvalidRequest
 from app.ingest.wire.body import LAST_STEP
-from app.store import jobs, recordings, windows
+from app.store import jobs, recordings, runs, windows
 from app.store.database import Connection
 from app.store.jobs import JobRecord
 from app.store.recordings import RecordingPlan, StepSample
@@ -129,10 +129,10 @@ def plan_for_workers(plans: Sequence[RecordingPlan], last_step: int | None) -> W
     A rank that sent nothing for a while may have missed those that hold until then.
     """
     *earlier, newest = plans
-    found = WorkerPlanOut.model_validate(newest)
+    plan_out = WorkerPlanOut.model_validate(newest)
     if earlier and not has_begun(newest, last_step):
-        found.earlier = [PlanOut.model_validate(plan) for plan in earlier]
-    return found
+        plan_out.earlier = [PlanOut.model_validate(plan) for plan in earlier]
+    return plan_out
 
 
 class RecordingOut(PlanOut):
@@ -217,7 +217,7 @@ def set_recording(
     """
     sample = asked.sample()
     with service.store.write() as conn:
-        recordings.lock(conn, job_id)
+        runs.current_epoch(conn, job_id, for_update=True)
         job = jobs.get(conn, job_id)
         now_s = service.now_s()
         from_step = _from_step(conn, job, asked.from_step, now_s)

@@ -22,12 +22,11 @@ from app.advice.facts import (
 )
 from app.advice.fix import AdviceCase
 from app.api.http.fields import ChosenSteps, ResponseModel, WindowId
-from app.api.routes.dependencies import ApiRouter, JobKey, ServiceDep, refusals
+from app.api.routes.dependencies import ApiRouter, JobKey, ServiceDep
 from app.api.routes.windows.what_if_edits import EditIn
 from app.api.service.replays import WindowKey, window_key
-from app.engine.replays import WindowReplay, prepare
+from app.engine.replays import prepare
 from app.monitor import advice_case
-from app.result.window_result import WindowResult
 from app.trace.window import parse_step_ranges
 
 router = ApiRouter("windows")
@@ -219,7 +218,6 @@ async def facts_asked(asked: Annotated[FactsAsked, Query()]) -> Facts:
     "/jobs/{job_id}/windows/{window}/advice",
     summary="Get fixes for a window's causes, with predicted gains",
     response_model_exclude_unset=True,
-    responses=refusals(409),
 )
 def get_advice(
     job_id: JobKey,
@@ -238,31 +236,20 @@ def get_advice(
         key = window_key(conn, job_id, window)
     result = service.results.get(service.store, job_id, key.window_id)
     if not result.steps:
-        return _answer(key, [], Advice((), (), facts, withheld=_why_no_steps(result)))
+        skipped = result.skipped_steps
+        reason = f" (step {skipped[0].step}: {skipped[0].reason})" if skipped else ""
+        withheld = f"the window has no step that can be replayed{reason}"
+        return _answer(key, [], Advice((), (), facts, withheld=withheld))
     numbers = None if steps is None else parse_step_ranges(steps, result.steps)
 
     def ask() -> AdviceOut:
-        replay = service.replays.get(job_id, key.window_id)
-        case = _case(replay, result, numbers, facts)
+        case = AdviceCase(service.replays.get(job_id, key.window_id), result, facts)
+        if numbers is not None:  # these steps are diagnosed by themselves
+            case = advice_case(prepare(case.replay.window.only(numbers)), facts)
         return _answer(key, case.replay.steps, advise(case))
 
     answer: AdviceOut = service.answers.get(("advice", key, numbers, facts), ask)
     return answer
-
-
-def _case(
-    replay: WindowReplay, result: WindowResult, numbers: tuple[int, ...] | None, facts: Facts
-) -> AdviceCase:
-    """Of the whole window with its stored findings, or of some steps, diagnosed by themselves."""
-    if numbers is not None:
-        return advice_case(prepare(replay.window.only(numbers)), facts)
-    return AdviceCase(replay, result, facts)
-
-
-def _why_no_steps(result: WindowResult) -> str:
-    skipped = result.skipped_steps
-    reason = f" (step {skipped[0].step}: {skipped[0].reason})" if skipped else ""
-    return f"the window has no step that can be replayed{reason}"
 
 
 def _answer(key: WindowKey, steps: Sequence[int], advice: Advice) -> AdviceOut:

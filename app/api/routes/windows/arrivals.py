@@ -1,4 +1,4 @@
-"""Arrivals at collectives: who was waited for, by rank, group and step.
+"""Arrivals at collectives: the ranks that others waited for, by rank, group and step.
 
 A group with all of its members is computed from a closed window's operations.
 """
@@ -13,7 +13,7 @@ from pydantic import Field
 from starlette.responses import Response
 
 from app.api.http.fields import ChosenSteps, ResponseModel, WindowsId
-from app.api.routes.dependencies import ApiRouter, JobKey, Responses, ServiceDep, refusals
+from app.api.routes.dependencies import ApiRouter, JobKey, Responses, ServiceDep
 from app.api.routes.windows.windows import (
     BY_RANK,
     RANGE_SEPARATOR,
@@ -76,17 +76,17 @@ class GroupOut(ResponseModel):
 
 def groups_of_worker(result: WindowResult, dp_rank: int, stage: int) -> list[GroupOut]:
     """The worker's groups in a result, longest wait first."""
-    found = result.arrivals
-    if found is None:
+    arrivals = result.arrivals
+    if arrivals is None:
         return []
     own = {
         rank: at
-        for at, rank in enumerate(found.rank)
-        if (found.dp_rank[at], found.stage[at]) == (dp_rank, stage)
+        for at, rank in enumerate(arrivals.rank)
+        if (arrivals.dp_rank[at], arrivals.stage[at]) == (dp_rank, stage)
     }
-    stage_of = dict(zip(found.rank, found.stage, strict=True))
-    named = [group for group in found.groups if _is_member(group, {*own}, stage_of, stage)]
-    return [_group(group, found, own) for group in named[:MAX_GROUPS]]
+    stage_of = dict(zip(arrivals.rank, arrivals.stage, strict=True))
+    groups = [group for group in arrivals.groups if _is_member(group, {*own}, stage_of, stage)]
+    return [_group(group, arrivals, own) for group in groups[:MAX_GROUPS]]
 
 
 def _is_member(
@@ -101,47 +101,26 @@ def _is_member(
     return {stage_of[rank] for rank in listed if rank in stage_of} == {stage}
 
 
-def _group(group: RankGroupRecord, found: ArrivalsRecord, own: Mapping[int, int]) -> GroupOut:
-    """The group for an answer; `own` has the positions of the worker's ranks in `found`."""
+def _group(group: RankGroupRecord, arrivals: ArrivalsRecord, own: Mapping[int, int]) -> GroupOut:
+    """The group for an answer; `own` has the positions of the worker's ranks in `arrivals`."""
     members = [MemberOut.of_record(member, is_own=member.rank in own) for member in group.members]
     in_group = own.keys() & {*group.ranks} or own.keys()
     for rank in sorted(in_group - {member.rank for member in group.members}):
-        members.append(_unlisted_member(found, own[rank]))
+        members.append(_unlisted_member(arrivals, own[rank]))
     return GroupOut.of_record(group, members=members)
 
 
-def _unlisted_member(found: ArrivalsRecord, at: int) -> MemberOut:
+def _unlisted_member(arrivals: ArrivalsRecord, at: int) -> MemberOut:
     """A member that is not listed, from the group where its wait was longest."""
     return MemberOut(
-        rank=found.rank[at],
-        local_rank=found.local_rank[at],
-        host=found.host[at],
-        waited_for_s=found.waited_for_s[at] or 0.0,
-        waited_s=found.waited_s[at] or 0.0,
-        late_share=found.late_share[at] or 0.0,
+        rank=arrivals.rank[at],
+        local_rank=arrivals.local_rank[at],
+        host=arrivals.host[at],
+        waited_for_s=arrivals.waited_for_s[at] or 0.0,
+        waited_s=arrivals.waited_s[at] or 0.0,
+        late_share=arrivals.late_share[at] or 0.0,
         is_own=True,
     )
-
-
-def group_with_members(
-    service: Service, job_id: str, window: str, steps: str | None, name: str
-) -> RankGroupRecord | None:
-    """The group with every member; None if there is no group of that name.
-
-    Raises:
-        JobNotFound, WindowNotFound: there is no such job or window.
-        InvalidRequest: several windows, or steps that the window does not have.
-        Conflict: the window is open, or its operations have been deleted.
-    """
-    if RANGE_SEPARATOR in window:
-        raise InvalidRequest(
-            "group: all members of a large group are worked out for one window at a time: name one"
-        )
-    replay = service.replays.get(job_id, last_window(window))
-    if steps is not None:
-        replay = prepare(replay.window.only(parse_step_ranges(steps, replay.window.steps)))
-    found = replay.arrivals
-    return next(iter(group_records(found, name)), None) if found is not None else None
 
 
 router = ApiRouter("windows")
@@ -183,7 +162,7 @@ class GroupNotFound(NotFound):
     "/jobs/{job_id}/windows/{window}/arrivals",
     summary="Get the late ranks that others waited for in collectives",
     response_class=Response,
-    responses=_ARRIVALS | refusals(409),
+    responses=_ARRIVALS,
 )
 def get_window_arrivals(
     job_id: JobKey,
@@ -191,8 +170,7 @@ def get_window_arrivals(
     service: ServiceDep,
     steps: ChosenSteps = None,
     group: Annotated[
-        str | None,
-        Query(max_length=255, description="Only this group, with all its members."),
+        str | None, Query(max_length=255, description="Only this group, with all its members.")
     ] = None,
 ) -> Response:
     """Waiting in collectives by rank, by group and by step (docs/arrivals.md).
@@ -202,15 +180,15 @@ def get_window_arrivals(
     with `group`, for one closed window.
     """
     result = shown_result(service, job_id, window, steps, per_step=True)
-    found = result.arrivals
-    if group is not None and found is not None:
-        found = _arrivals_of_group(service, job_id, window, steps, found, group)
+    arrivals = result.arrivals
+    if group is not None and arrivals is not None:
+        arrivals = _arrivals_of_group(service, job_id, window, steps, arrivals, group)
     return json_response(
         WindowArrivals(
             window=str(result.window.id),
             steps=result.steps,
-            arrivals=found,
-            reason=None if found is not None else _why_no_arrivals(result),
+            arrivals=arrivals,
+            reason=None if arrivals is not None else _why_no_arrivals(result),
             unexplained_share=result.unexplained_share,
             coverage=result.coverage,
         )
@@ -229,32 +207,44 @@ def _arrivals_of_group(
     job_id: str,
     window: str,
     steps: str | None,
-    found: ArrivalsRecord,
+    arrivals: ArrivalsRecord,
     name: str,
 ) -> ArrivalsRecord:
-    group = next((stored for stored in found.groups if stored.name == name), None)
+    """The arrivals of a group's ranks, with every member of the group.
+
+    Raises:
+        InvalidRequest: several windows, or steps that the window does not have.
+        Conflict: the window is open, or its operations have been deleted.
+        GroupNotFound: no group of that name has collectives that all of its members recorded.
+    """
+    group = next((stored for stored in arrivals.groups if stored.name == name), None)
     if group is None or len(group.members) < group.num_ranks:
-        group = group_with_members(service, job_id, window, steps, name)
+        if RANGE_SEPARATOR in window:
+            raise InvalidRequest(
+                "group: all members of a large group are worked out for one window at a time: "
+                "name one"
+            )
+        replay = service.replays.get(job_id, last_window(window))
+        if steps is not None:
+            replay = prepare(replay.window.only(parse_step_ranges(steps, replay.window.steps)))
+        groups = () if replay.arrivals is None else group_records(replay.arrivals, name)
+        group = next(iter(groups), None)
     if group is None:
         raise GroupNotFound(
             f"no group {job_of(name)!r} has collectives that all of its members recorded: "
             "`groups` of the same request without `group` has the names"
         )
-    only = _only_ranks(found, {member.rank for member in group.members})
-    return replace(only, groups=(group,))
-
-
-def _only_ranks(found: ArrivalsRecord, ranks: set[int]) -> ArrivalsRecord:
-    """The arrivals of these ranks only."""
-    at = [index for index, rank in enumerate(found.rank) if rank in ranks]
+    ranks = {member.rank for member in group.members}
+    at = [position for position, rank in enumerate(arrivals.rank) if rank in ranks]
     arrays = (name for name in BY_RANK if name != "per_step")
-    by_rank = {name: _at(getattr(found, name), at) for name in arrays}
-    rows = found.per_step.waited_for_s if found.per_step else ()
+    by_rank = {name: _at(getattr(arrivals, name), at) for name in arrays}
+    rows = arrivals.per_step.waited_for_s if arrivals.per_step else ()
     return replace(
-        found,
+        arrivals,
         **by_rank,
+        groups=(group,),
         num_ranks=len(ranks),
-        culprits=tuple(culprit for culprit in found.culprits if culprit.rank in ranks),
+        culprits=tuple(culprit for culprit in arrivals.culprits if culprit.rank in ranks),
         per_step=ArrivalsByStep(waited_for_s=tuple(_at(row, at) for row in rows)),
     )
 

@@ -20,7 +20,7 @@ from app.api.http.fields import (
     ThemeName,
     WindowsId,
 )
-from app.api.routes.dependencies import FIGURE_RESPONSE, ApiRouter, JobKey, ServiceDep, refusals
+from app.api.routes.dependencies import ApiRouter, JobKey, ServiceDep
 from app.api.routes.windows.ribbon import step_events
 from app.api.routes.windows.windows import (
     RANGE_SEPARATOR,
@@ -72,7 +72,7 @@ class ShownSteps:
 
     rows: Sequence[StepRow]
     axis: StepAxis
-    # Whether requested steps before the first of these are left out, as they are too many.
+    # Whether the first requested steps are left out, because there are too many.
     is_part: bool = False
 
 
@@ -94,11 +94,11 @@ def shown_steps(
 
 def step_axis(rows: Sequence[StepRow]) -> StepAxis:
     """The axis over the measured steps; columns are merged where they are too many."""
-    found = thinned_axis(
+    axis = thinned_axis(
         [(row.step, row.recorded_s) for row in rows if row.recorded_s is not None],
         {row.step: row.last_step for row in rows if row.last_step is not None},
     )
-    return found.with_clock({row.step: row.started_s for row in rows})
+    return axis.with_clock({row.step: row.started_s for row in rows})
 
 
 def with_steps(
@@ -192,14 +192,7 @@ def _steps_around(
 router = ApiRouter("charts")
 
 ChartName = Literal[
-    "waterfall",
-    "workers",
-    "optypes",
-    "stages",
-    "worker-steps",
-    "dp-steps",
-    "waited-for",
-    "lengths",
+    "waterfall", "workers", "optypes", "stages", "worker-steps", "dp-steps", "waited-for", "lengths"
 ]
 
 
@@ -215,11 +208,8 @@ class FiguresNoLongerStored(NotFound):
     code = "no_longer_stored"
 
 
-@router.get(
-    "/jobs/{job_id}/windows/{window}/charts/{chart}",
-    summary="Get a chart of one window or of several",
-    response_class=Response,
-    responses=FIGURE_RESPONSE | refusals(409),
+@router.chart(
+    "/jobs/{job_id}/windows/{window}/charts/{chart}", "Get a chart of one window or of several"
 )
 def get_window_chart(
     job_id: JobKey,
@@ -227,7 +217,9 @@ def get_window_chart(
     chart: ChartName,
     service: ServiceDep,
     theme: ThemeName = "light",
-    sort: Annotated[Sort, Query(description="Order of the workers' columns.")] = "rank",
+    sort: Annotated[
+        Sort, Query(description="Order of the workers' columns; `rack`: hosts by rack instead.")
+    ] = "rank",
     steps: ChosenSteps = None,
 ) -> Response:
     """404 with code `not_measured` while the chart's figures are missing.
@@ -247,6 +239,7 @@ def get_window_chart(
     with service.store.read() as conn:
         known_hosts = hosts.load(conn, job_id, epoch) if kind.names_hosts else None
         silent = silent_workers(jobs.get(conn, job_id)) if window in (RECENT, "latest") else []
+        placed = hosts.placements(conn, job_id, epoch) if sort == "rack" else {}
         axis = None
         if kind.per_step is not None:
             shown = shown_steps(conn, job_id, epoch, _ends(result))
@@ -258,16 +251,12 @@ def get_window_chart(
             if not result.steps:
                 raise _no_steps(window_id, resolution)
     events = [] if axis is None else step_events(service, job_id, epoch)
-    setting = ChartOptions(THEMES[theme], known_hosts, axis, sort, events, silent)
+    racks = {worker: placement.rack for worker, placement in placed.items()}
+    setting = ChartOptions(THEMES[theme], known_hosts, axis, sort, events, silent, racks)
     return json_response(kind.draw(result, setting))
 
 
-@router.get(
-    "/jobs/{job_id}/charts/steps",
-    summary="Get the chart of a job's step times",
-    response_class=Response,
-    responses=FIGURE_RESPONSE,
-)
+@router.chart("/jobs/{job_id}/charts/steps", "Get the chart of a job's step times")
 def get_steps_chart(
     job_id: JobKey,
     service: ServiceDep,
@@ -283,16 +272,15 @@ def get_steps_chart(
     right: Annotated[
         Literal["none", "bars"],
         Query(
-            description="Space to leave at the right: `bars` to "
-            "align with a chart below that has bars "
-            "there."
+            description="Space to leave at the right: `bars` to align with a chart below that has "
+            "bars there."
         ),
     ] = "none",
 ) -> Response:
     """The same steps as GET /jobs/{job_id}/steps with the same query, or the steps of a window."""
     with service.store.read() as conn:
         job = jobs.get(conn, job_id)
-        state = job_state(job, service.processed(conn), service.thresholds)
+        state = job_state(job, service.processed(conn), service.alert_slowdown)
     silence = missing_data_text(job, state, service.now_s())
     if window is not None:
         shown, is_to_the_end = _of_window(service, job, window)
@@ -369,8 +357,7 @@ def _lengths(
     """Points of one window, of the last one of a range, or of some steps."""
     replay = service.replays.get(job_id, last_window(window))
     numbers = None if steps is None else parse_step_ranges(steps, replay.steps)
-    found = length_pairs(replay, numbers)
-    if found is None:
+    pairs = length_pairs(replay, numbers)
+    if pairs is None:
         raise ChartNotMeasured(f"window {window!r} has no micro-batches to compare by length")
-    pairs = MicroBatchPairs(found.x, found.y, found.is_lengths, PAIR_STAGE)
-    return lengths(pairs, theme=theme)
+    return lengths(MicroBatchPairs(pairs.x, pairs.y, pairs.is_lengths, PAIR_STAGE), theme=theme)

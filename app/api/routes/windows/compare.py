@@ -105,23 +105,22 @@ class CompareOut(ResponseModel):
 def compare(a: SideText, b: SideText, service: ServiceDep, caller: CallerDep) -> CompareOut:
     """Compares b with a: a summary, the figures of both sides, and new, gone and common causes."""
     before, after = (_side(service, caller, text) for text in (a, b))
-    found = compared_causes(before, after)
-    sentence, sub = compare_headline(before, after, found)
+    causes = compared_causes(before, after)
+    sentence, sub = compare_headline(before, after, causes)
     return CompareOut(
         sentence=sentence,
         sub=sub,
         change_s=step_time_change(before, after),
         a=_side_out(service, caller, before),
         b=_side_out(service, caller, after),
-        causes=[ComparedCauseOut.model_validate(cause) for cause in found],
+        causes=causes,
     )
 
 
-@router.get(
+@router.chart(
     "/compare/charts/{chart}",
-    summary="Get a chart that compares two windows",
-    response_class=Response,
-    responses=FIGURE_RESPONSE | refusals(404),
+    "Get a chart that compares two windows",
+    FIGURE_RESPONSE | refusals(404),
 )
 def get_compare_chart(
     chart: CompareChartName,

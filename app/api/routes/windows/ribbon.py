@@ -25,12 +25,7 @@ from app.api.http.fields import (
 )
 from app.api.routes.dependencies import ApiRouter, JobKey, ServiceDep
 from app.api.routes.windows import ribbon_events
-from app.api.routes.windows.ribbon_events import (
-    EventKind,
-    RibbonBin,
-    RibbonEvent,
-    ribbon_bins,
-)
+from app.api.routes.windows.ribbon_events import EventKind, RibbonBin, RibbonEvent, ribbon_bins
 from app.api.service.annotation_places import placed_annotations
 from app.api.service.replays import epoch_of
 from app.api.service.service import Service
@@ -59,15 +54,11 @@ _SHORT_TEXTS = {
 }
 
 
-# Their time is that of the event itself, not of its step.
-_TIMED_KINDS = ("restart", "alert-firing", "alert-resolved", "annotation")
-
-
 def _with_step_times(
     service: Service, job_id: str, events: Sequence[RibbonEvent]
 ) -> list[RibbonEvent]:
-    """The events, those at a step with the time at which it started, None where not known."""
-    of_steps = [event for event in events if event.kind not in _TIMED_KINDS]
+    """The events; those without a time of their own get that of their step, None if unknown."""
+    of_steps = [event for event in events if event.at_s is None]
     with service.store.read() as conn:
         at = {
             (epoch, step): at_s
@@ -77,9 +68,7 @@ def _with_step_times(
             ).items()
         }
     return [
-        event
-        if event.kind in _TIMED_KINDS
-        else replace(event, at_s=at.get((event.epoch, event.step)))
+        replace(event, at_s=at.get((event.epoch, event.step))) if event.at_s is None else event
         for event in events
     ]
 
@@ -87,7 +76,7 @@ def _with_step_times(
 def step_events(service: Service, job_id: str, epoch: int) -> list[StepEvent]:
     """Events of one run, with texts short enough for a chart.
 
-    Read for each chart over time, so without windows, which may be thousands.
+    Read for every chart over time, so without windows, which may be thousands.
     """
     with service.store.read() as conn:
         newest = windows.newest_measured(conn, job_id, epoch)
@@ -96,16 +85,15 @@ def step_events(service: Service, job_id: str, epoch: int) -> list[StepEvent]:
     if newest is None:
         return []
     whole_run = RibbonBin((replace(newest, first_step=0, last_step=_LAST_STEP),), None)
-    result = service.results.get(service.store, job_id, newest.window_id)
-    found = ribbon_events.find_events(
+    events = ribbon_events.find_events(
         [whole_run],
-        newest={epoch: result},
+        newest={epoch: service.results.get(service.store, job_id, newest.window_id)},
         beginnings={},
         alerts=firings,
         skipped=(),
         annotations=placed,
     )
-    return [StepEvent(event.step, _short_text(event)) for event in found]
+    return [StepEvent(event.step, _short_text(event)) for event in events]
 
 
 def _short_text(event: RibbonEvent) -> str:
@@ -121,13 +109,13 @@ def _newest_results(
     measured = [window for window in reversed(oldest_first) if window.slowdown is not None]
     # Of an open window with few steps only before the first closed one of its run.
     measured.sort(key=lambda window: (-window.epoch, window.state == "open"))
-    found: dict[int, WindowResult] = {}
+    by_epoch: dict[int, WindowResult] = {}
     for window in measured:
-        if window.epoch not in found:
-            if len(found) == MAX_RUNS:
+        if window.epoch not in by_epoch:
+            if len(by_epoch) == MAX_RUNS:
                 break
-            found[window.epoch] = service.results.get(service.store, job_id, window.window_id)
-    return found
+            by_epoch[window.epoch] = service.results.get(service.store, job_id, window.window_id)
+    return by_epoch
 
 
 router = ApiRouter("windows")
@@ -211,20 +199,19 @@ class RibbonOut(ResponseModel):
 def get_ribbon(job_id: JobKey, service: ServiceDep) -> RibbonOut:
     """The job's windows in at most 240 bins, and the events at their steps."""
     with service.store.read() as conn:
-        found, older = windows.newest_windows(conn, job_id, limit=MAX_WINDOWS)
-        if not found:
+        newest, older = windows.newest_windows(conn, job_id, limit=MAX_WINDOWS)
+        if not newest:
             return RibbonOut(bins=[], older=0, gaps=[], events=[], since_onset=None)
-        since = found[0].epoch, found[0].first_step
+        since = newest[0].epoch, newest[0].first_step
         times = windows.step_time_sums(conn, job_id, since=since)
         # An evaluation is no fault.
-        left_out = LEFT_OUT_REASONS.values()
         skipped = windows.skipped_steps(
-            conn, job_id, since=since, limit=MAX_SKIPPED, besides=left_out
+            conn, job_id, since=since, limit=MAX_SKIPPED, besides=LEFT_OUT_REASONS.values()
         )
         beginnings = windows.run_beginnings(conn, job_id, since=since[0])
         firings = alerts.firings_of_job(conn, job_id, limit=MAX_ALERTS)
-        placed = placed_annotations(conn, job_id, found)
-    shown = ribbon_bins(found, times)
+        placed = placed_annotations(conn, job_id, newest)
+    shown = ribbon_bins(newest, times)
     events = ribbon_events.find_events(
         shown,
         newest=_newest_results(service, job_id, shown),
@@ -233,25 +220,23 @@ def get_ribbon(job_id: JobKey, service: ServiceDep) -> RibbonOut:
         skipped=skipped,
         annotations=placed,
     )
-    timed = _with_step_times(service, job_id, events)
-    num_shown = sum(len(ribbon_bin.windows) for ribbon_bin in shown)
     return RibbonOut(
-        bins=[RibbonBinOut.model_validate(ribbon_bin) for ribbon_bin in shown],
-        older=older + len(found) - num_shown,
+        bins=shown,
+        older=older + len(newest) - sum(len(ribbon_bin.windows) for ribbon_bin in shown),
         gaps=ribbon_gaps(shown),
-        events=[RibbonEventOut.model_validate(event) for event in timed],
+        events=_with_step_times(service, job_id, events),
         since_onset=_since_onset(service, job_id, shown),
     )
 
 
 def ribbon_gaps(ribbon: Sequence[RibbonBin]) -> list[RibbonGapOut]:
     """Gaps between bins of one run."""
-    found = []
+    gaps = []
     for at, (before, after) in enumerate(pairwise(ribbon)):
         num_steps = after.first.first_step - before.last.last_step - 1
         if before.last.epoch == after.first.epoch and num_steps > 0:
-            found.append(RibbonGapOut(after_bin=at, num_steps=num_steps))
-    return found
+            gaps.append(RibbonGapOut(after_bin=at, num_steps=num_steps))
+    return gaps
 
 
 def _since_onset(service: Service, job_id: str, shown: Sequence[RibbonBin]) -> SinceOnsetOut | None:
@@ -267,7 +252,7 @@ def _since_onset(service: Service, job_id: str, shown: Sequence[RibbonBin]) -> S
     of_run = [window for window in windows_shown if window.epoch == epoch]
     closed = [window for window in of_run if window.state != "open"] or of_run
     if not closed:
-        return None  # older than what is shown
+        return None  # older than the windows that are shown
     first = next((window for window in closed if window.last_step >= onset), closed[-1])
     at = timestamp_or_none(unix_time(finding.onset_at))
     return SinceOnsetOut(from_=first.window_id, to=closed[-1].window_id, step=onset, at=at)
@@ -336,19 +321,19 @@ def get_time_range(
         to_s = _moment_s(end, "to", known)
         if from_s > to_s and begin is not None and end is not None:
             raise InvalidRequest("`from` is later than `to`: give the earlier time first")
-        found = windows.windows_between(conn, job_id, run, from_s=from_s, to_s=to_s)
-    if found is None:
+        ends = windows.windows_between(conn, job_id, run, from_s=from_s, to_s=to_s)
+    if ends is None:
         now_s = service.now_s()
-        first, last, *ends = (formatting.utc_time(at_s, now_s) for at_s in (from_s, to_s, *known))
+        first, last, *times = (formatting.utc_time(at_s, now_s) for at_s in (from_s, to_s, *known))
         # An end that was not given lies within the run, so all of it is on the other's far side.
         asked = f"between {first} and {last}"
         if from_s > to_s:
             asked = f"before {last}" if begin is None else f"after {first}"
         raise NoStepThen(
             f"no recorded step of job {job_of(job_id)!r} started {asked}: "
-            f"choose a time between {' and '.join(ends)}"
+            f"choose a time between {' and '.join(times)}"
         )
-    first, last = (f"{run}-{step}" for step in found)
+    first, last = (f"{run}-{step}" for step in ends)
     return TimeRangeOut(
         window=first if first == last else f"{first}..{last}",
         from_=first,

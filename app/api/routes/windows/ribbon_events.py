@@ -7,6 +7,7 @@ or skipped steps.
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
+from math import ceil
 from typing import Literal
 
 from app import formatting
@@ -66,19 +67,18 @@ class RibbonBin:
 
     def has(self, epoch: int, step: int) -> bool:
         """Whether the step is in the bin's range."""
-        of_run = self.first.epoch == epoch
-        return of_run and self.first.first_step <= step <= self.last.last_step
+        return self.first.epoch == epoch and self.first.first_step <= step <= self.last.last_step
 
 
 def ribbon_bins(
-    found: Sequence[WindowSummary], times: Mapping[str, StepTimeSums]
+    newest: Sequence[WindowSummary], times: Mapping[str, StepTimeSums]
 ) -> list[RibbonBin]:
     """At most 240 bins of the newest windows (ascending), split at runs and gaps."""
-    stretches = _stretches(found, breaks_at_gaps=True)
+    stretches = _stretches(newest, breaks_at_gaps=True)
     if len(stretches) > MAX_BINS // 2:
-        stretches = _stretches(found, breaks_at_gaps=False)
-    size = max(1, -(-len(found) // MAX_BINS))
-    while size < len(found) and _num_bins(stretches, size) > MAX_BINS:
+        stretches = _stretches(newest, breaks_at_gaps=False)
+    size = max(1, ceil(len(newest) / MAX_BINS))
+    while size < len(newest) and sum(ceil(len(part) / size) for part in stretches) > MAX_BINS:
         size += 1
     chunks = [
         stretch[at : at + size] for stretch in stretches for at in range(0, len(stretch), size)
@@ -95,10 +95,10 @@ def _bin(chunk: Sequence[WindowSummary], times: Mapping[str, StepTimeSums]) -> R
 
 
 def _stretches(
-    found: Sequence[WindowSummary], *, breaks_at_gaps: bool
+    newest: Sequence[WindowSummary], *, breaks_at_gaps: bool
 ) -> list[list[WindowSummary]]:
     stretches: list[list[WindowSummary]] = []
-    for window in found:
+    for window in newest:
         before = stretches[-1][-1] if stretches else None
         if (
             before is None
@@ -108,10 +108,6 @@ def _stretches(
             stretches.append([])
         stretches[-1].append(window)
     return stretches
-
-
-def _num_bins(stretches: Sequence[Sequence[WindowSummary]], size: int) -> int:
-    return sum(-(-len(stretch) // size) for stretch in stretches)
 
 
 def _bin_slowdown(
@@ -163,14 +159,14 @@ def find_events(
 
     `newest` has each run's newest result by epoch.
     """
-    found = [
+    events = [
         *_restarts(ribbon, beginnings),
         *chain.from_iterable(_changes(ribbon, *of_run) for of_run in newest.items()),
         *_alerts(ribbon, alerts),
         *_skipped(ribbon, skipped),
         *_annotations(ribbon, annotations),
     ]
-    return sorted(found, key=lambda event: (event.epoch, event.step))
+    return sorted(events, key=lambda event: (event.epoch, event.step))
 
 
 def _restarts(
@@ -211,8 +207,8 @@ def _onset_of_costliest(
         return None
     step = finding.onset_step
     detail = formatting.with_times_sign(formatting.bidi_isolated(finding.sentence))
-    found = _event_at(ribbon, epoch, step, "onset", f"slow since {formatting.count(step)}", detail)
-    return next(found, None)
+    text = f"slow since {formatting.count(step)}"
+    return next(_event_at(ribbon, epoch, step, "onset", text, detail), None)
 
 
 def _distinct(changes: Sequence[JobChange]) -> list[JobChange]:
@@ -227,8 +223,7 @@ def _distinct(changes: Sequence[JobChange]) -> list[JobChange]:
 
 
 def _is_same_change(one: JobChange, other: JobChange) -> bool:
-    is_near = abs(one.step - other.step) <= _SAME_CHANGE_STEPS
-    return is_near and (one.ratio > 1) == (other.ratio > 1)
+    return abs(one.step - other.step) <= _SAME_CHANGE_STEPS and (one.ratio > 1) == (other.ratio > 1)
 
 
 def _change_texts(change: JobChange) -> tuple[str, str]:
@@ -237,9 +232,9 @@ def _change_texts(change: JobChange) -> tuple[str, str]:
     if change.what != "compute":
         text = f"steps {formatting.ratio(ratio)}"
         return text, f"A step takes {after} instead of {before}"
-    who = _culprits_text(change.culprits)
-    text = f"{who} {'slower' if ratio > 1 else 'recovered'}"
-    return text, f"A computation of {who} takes {after} instead of {before}"
+    workers = _culprits_text(change.culprits)
+    text = f"{workers} {'slower' if ratio > 1 else 'recovered'}"
+    return text, f"A computation of {workers} takes {after} instead of {before}"
 
 
 def _culprits_text(culprits: Sequence[Culprit]) -> str:
@@ -261,8 +256,8 @@ def _alerts(ribbon: Sequence[RibbonBin], alerts: Sequence[AlertEvent]) -> Iterat
         number = "alert" if len(same) == 1 else formatting.plural(len(same), "alert")
         text = number if kind == "alert-firing" else f"{number} resolved"
         detail = formatting.bidi_isolated(same[0].sentence)
-        for found in _event_at(ribbon, epoch, step, kind, text, detail):
-            yield RibbonEvent(step, epoch, same[0].at_s, kind, text, detail, found.bin)
+        for event in _event_at(ribbon, epoch, step, kind, text, detail):
+            yield replace(event, at_s=same[0].at_s)
 
 
 def _skipped(
@@ -289,13 +284,13 @@ def _annotations(
     for place in placed:
         if place.epoch is None or place.step is None:
             continue
-        found = place.annotation
-        text, detail = short_annotation_text(found), annotation_text(found)
-        if found.source:
-            detail = f"{detail} ({formatting.bidi_isolated(found.source)})"
+        annotation = place.annotation
+        text, detail = short_annotation_text(annotation), annotation_text(annotation)
+        if annotation.source:
+            detail = f"{detail} ({formatting.bidi_isolated(annotation.source)})"
         for event in _event_at(ribbon, place.epoch, place.step, "annotation", text, detail):
             # Its own time, not that of an analysis.
-            yield replace(event, at_s=found.at_s)
+            yield replace(event, at_s=annotation.at_s)
 
 
 def _event_at(

@@ -6,22 +6,8 @@ from fastapi import Query
 from pydantic import Field
 from starlette.responses import Response
 
-from app.api.http.fields import (
-    DpRankQuery,
-    ResponseModel,
-    StepNumber,
-    StepQuery,
-    ThemeName,
-    WindowId,
-)
-from app.api.routes.dependencies import (
-    FIGURE_RESPONSE,
-    ApiRouter,
-    JobKey,
-    Responses,
-    ServiceDep,
-    refusals,
-)
+from app.api.http.fields import DpRankQuery, ResponseModel, StepQuery, ThemeName, WindowId
+from app.api.routes.dependencies import ApiRouter, JobKey, Responses, ServiceDep, refusals
 from app.api.routes.windows.traces import Download
 from app.api.routes.windows.windows import json_response
 from app.charts.base.theme import THEMES
@@ -59,7 +45,7 @@ _TIMELINE_FILE: Responses = {
     "/jobs/{job_id}/windows/{window}/timeline",
     summary="Download a timeline of some steps and workers",
     response_class=Response,
-    responses=_TIMELINE_FILE | refusals(409, 413),
+    responses=_TIMELINE_FILE | refusals(413),
 )
 def get_window_timeline(
     job_id: JobKey,
@@ -159,17 +145,13 @@ class CriticalPathOut(ResponseModel):
 
 
 @router.get(
-    "/jobs/{job_id}/windows/{window}/critical-path",
-    summary="Get the critical path of a step",
-    responses=refusals(409),
+    "/jobs/{job_id}/windows/{window}/critical-path", summary="Get the critical path of a step"
 )
 def get_window_critical_path(
     job_id: JobKey,
     window: WindowId,
     service: ServiceDep,
-    step: Annotated[
-        StepNumber, Query(description="Step number; default: the slowest step of the window.")
-    ] = None,
+    step: StepQuery = None,
     run: Annotated[
         RunKind, Query(description="The run: as recorded, or as replayed.")
     ] = "recorded",
@@ -181,8 +163,8 @@ def get_window_critical_path(
     """
     replay = service.replays.get(job_id, window)
     chosen = slowest_step(replay, run) if step is None else step
-    found = critical_path.critical_path(replay, chosen, run)
-    return CriticalPathOut(window=replay.window.id, **critical_path.as_json(found))
+    path = critical_path.critical_path(replay, chosen, run)
+    return CriticalPathOut(window=replay.window.id, **critical_path.as_json(path))
 
 
 class KeyOperationOut(ResponseModel):
@@ -212,9 +194,8 @@ class StepOfWindowOut(ResponseModel):
     waiting: list[float] = Field(description="Share of the step that each stage waits.")
     telling: KeyOperationOut | None
     timeline_query: str = Field(
-        description="Query string of the timeline download for this "
-        "step: all workers, or only this dp rank if all "
-        "exceed the size limit."
+        description="Query string of the timeline download for this step: all workers, or only "
+        "this dp rank if all exceed the size limit."
     )
     viewer_url: str = Field(description="Address of the trace viewer that the page opens.")
 
@@ -261,11 +242,7 @@ class OperationOut(ResponseModel):
     is_critical: bool = Field(description="Whether the operation is on the recorded critical path.")
 
 
-@router.get(
-    "/jobs/{job_id}/windows/{window}/step",
-    summary="Get the main figures of a step",
-    responses=refusals(409),
-)
+@router.get("/jobs/{job_id}/windows/{window}/step", summary="Get the main figures of a step")
 def get_window_step(
     job_id: JobKey,
     window: WindowId,
@@ -300,7 +277,6 @@ def get_window_step(
 @router.get(
     "/jobs/{job_id}/windows/{window}/operation",
     summary="Get an operation, compared with its ideal and its peers",
-    responses=refusals(409),
 )
 def get_window_operation(
     job_id: JobKey,
@@ -315,11 +291,9 @@ def get_window_operation(
 ) -> OperationOut:
     """422 if the stage has no such operation in the step."""
     replay, view = service.step_views.get(job_id, window, step, dp)
-    found = find_operation(
-        view, view.ideal if run == "ideal" else view.recorded, stage, optype, seq_id
-    )
+    shown = view.ideal if run == "ideal" else view.recorded
     return OperationOut.of_record(
-        found,
+        find_operation(view, shown, stage, optype, seq_id),
         window=replay.window.id,
         step=view.step,
         run=run,
@@ -337,16 +311,13 @@ def _file_query(replay: WindowReplay, view: StepView) -> str:
     return steps if is_small else f"{steps}&workers={view.dp_rank}/*"
 
 
-timeline_chart_router = ApiRouter("charts")
+charts_router = ApiRouter("charts")
 
 StepSeconds = Annotated[float | None, Query(ge=0, le=1e9, allow_inf_nan=False)]
 
 
-@timeline_chart_router.get(
-    "/jobs/{job_id}/windows/{window}/charts/timeline",
-    summary="Get the timeline chart of a step",
-    response_class=Response,
-    responses=FIGURE_RESPONSE | refusals(409),
+@charts_router.chart(
+    "/jobs/{job_id}/windows/{window}/charts/timeline", "Get the timeline chart of a step"
 )
 def get_timeline_chart(
     job_id: JobKey,
@@ -378,11 +349,8 @@ def get_timeline_chart(
     return json_response(figure)
 
 
-@timeline_chart_router.get(
-    "/jobs/{job_id}/windows/{window}/charts/path-parts",
-    summary="Get the chart of a critical path's parts",
-    response_class=Response,
-    responses=FIGURE_RESPONSE | refusals(409),
+@charts_router.chart(
+    "/jobs/{job_id}/windows/{window}/charts/path-parts", "Get the chart of a critical path's parts"
 )
 def get_path_parts_chart(
     job_id: JobKey,
@@ -397,11 +365,8 @@ def get_path_parts_chart(
     return json_response(path_parts(view.path, op_types, theme=THEMES[theme]))
 
 
-@timeline_chart_router.get(
-    "/jobs/{job_id}/windows/{window}/charts/waiting",
-    summary="Get the chart of waiting by stage in a step",
-    response_class=Response,
-    responses=FIGURE_RESPONSE | refusals(409),
+@charts_router.chart(
+    "/jobs/{job_id}/windows/{window}/charts/waiting", "Get the chart of waiting by stage in a step"
 )
 def get_waiting_chart(
     job_id: JobKey,

@@ -21,7 +21,7 @@ from app.api.http.connection import abort
 from app.api.http.fields import WindowId
 from app.api.http.request_log import loggable_path
 from app.api.http.work_places import send_part, until_disconnect
-from app.api.routes.dependencies import ApiRouter, JobKey, Responses, ServiceDep, refusals
+from app.api.routes.dependencies import ApiRouter, JobKey, Responses, ServiceDep
 from app.api.service.replays import ReplayCache, WindowKey, window_key
 from app.store import jobs
 from app.store.runs import Registration
@@ -132,7 +132,7 @@ _TRACE_FILE: Responses = {
     "/jobs/{job_id}/windows/{window}/trace",
     summary="Download the operations of a window",
     response_class=Response,
-    responses=_TRACE_FILE | refusals(409),
+    responses=_TRACE_FILE,
 )
 def get_window_trace(job_id: JobKey, window: WindowId, service: ServiceDep) -> Response:
     """All recorded operations of a closed window's steps, until retention deletes them.
@@ -141,13 +141,10 @@ def get_window_trace(job_id: JobKey, window: WindowId, service: ServiceDep) -> R
     """
     with service.store.read() as conn:
         key = window_key(conn, job_id, window)
-        epoch = int(key.window_id.split("-")[0])
-        registration = jobs.registration(conn, job_id, epoch)
+        registration = jobs.registration(conn, job_id, int(key.window_id.split("-")[0]))
     name = f"{job_of(job_id)}-{key.window_id}"
     return Download(
-        _zipped(service.replays, key, registration, name),
-        name=f"{name}.zip",
-        media_type=ZIP,
+        _zipped(service.replays, key, registration, name), name=f"{name}.zip", media_type=ZIP
     )
 
 
@@ -182,8 +179,7 @@ def _written(window: Window, file: Any) -> Iterator[None]:
     with TraceWriter(file, window.job) as writer:
         for trace in traces:
             for first in range(0, trace.num_ops, _ROWS_PER_CHUNK):
-                rows = np.arange(first, min(first + _ROWS_PER_CHUNK, trace.num_ops))
-                piece = trace.select(rows)
+                piece = trace.select(np.arange(first, min(first + _ROWS_PER_CHUNK, trace.num_ops)))
                 writer.add(piece, hosts=window.hosts or None, origin_ns=origin_ns or None)
                 yield
 

@@ -10,18 +10,9 @@ from fastapi import Depends, Query, Request
 from pydantic import AliasPath, BaseModel, Field
 from starlette.concurrency import run_in_threadpool
 
+from app.api.http import fields
 from app.api.http.bodies import JSON_TYPE, read_model
-from app.api.http.fields import (
-    Cursor,
-    Limit,
-    NonEmptyText,
-    ResponseModel,
-    ThemeName,
-    UnixTime,
-    WindowId,
-    hex_id,
-)
-from app.api.routes.dependencies import ApiRouter, JobKey, ServiceDep, refusals
+from app.api.routes.dependencies import ApiRouter, JobKey, PageOut, ServiceDep, refusals
 from app.api.routes.windows.what_if_edits import EditIn, QuestionIn
 from app.charts.base.theme import THEMES
 from app.charts.job.what_if import what_if
@@ -32,13 +23,12 @@ from app.store import saved_questions, windows
 class SavedQuestionIn(QuestionIn):
     """A question to be saved, with its window."""
 
-    name: NonEmptyText = Field(examples=["stage 3 as long as the others"])
+    name: fields.NonEmptyText = Field(examples=["stage 3 as long as the others"])
     window: Annotated[str, Field(pattern=r"^[0-9]{1,9}-[0-9]{1,16}$", examples=["3-1200"])]
 
 
 def _documented(model: type[BaseModel], most: str) -> dict[str, Any]:
-    schema = {"$ref": f"#/components/schemas/{model.__name__}"}
-    content = {JSON_TYPE: {"schema": schema}}
+    content = {JSON_TYPE: {"schema": {"$ref": f"#/components/schemas/{model.__name__}"}}}
     return {"required": True, "description": f"At most {most}.", "content": content}
 
 
@@ -62,7 +52,7 @@ SavedDep = Annotated[SavedQuestionIn, Depends(_parsed_aside(SavedQuestionIn))]
 router = ApiRouter("windows")
 
 
-class StepTimesOut(ResponseModel):
+class StepTimesOut(fields.ResponseModel):
     """Seconds, by position in `steps`."""
 
     recorded: list[float]
@@ -75,14 +65,14 @@ class StepTimesOut(ResponseModel):
     )
 
 
-class RatiosOut(ResponseModel):
+class RatiosOut(fields.ResponseModel):
     """Ratios by position in `steps`; null where the divisor is 0."""
 
     slowdown: list[float | None]
     speed_up: list[float | None]
 
 
-class ComparedRunOut(ResponseModel):
+class ComparedRunOut(fields.ResponseModel):
     """The edited steps against the same steps without the edits, all simulated."""
 
     slowdown: float | None = Field(
@@ -92,25 +82,24 @@ class ComparedRunOut(ResponseModel):
     per_step: RatiosOut
 
 
-class EditOut(ResponseModel):
+class EditOut(fields.ResponseModel):
     """Result of one edit."""
 
     changed_ops: int
     ops_without_counterpart: int = Field(
-        description="Operations that `from-worker` left "
-        "unchanged, since the other worker has no "
+        description="Operations that `from-worker` left unchanged, since the other worker has no "
         "such operation."
     )
 
 
-class SkippedOut(ResponseModel):
+class SkippedOut(fields.ResponseModel):
     """A step that is not simulated."""
 
     step: int
     reason: str
 
 
-class WhatIfOut(ResponseModel):
+class WhatIfOut(fields.ResponseModel):
     """Step times of the window with the edits.
 
     `against_recorded` compares with the simulation of the recorded durations, `against_ideal` with
@@ -136,16 +125,16 @@ class WhatIfOut(ResponseModel):
     "/jobs/{job_id}/windows/{window}/what-if",
     summary="Ask a what-if question: step times with other durations",
     response_model_exclude_unset=True,
-    responses=refusals(409),
     openapi_extra={"requestBody": _documented(QuestionIn, "128 kB")},
 )
 def ask_what_if(
     job_id: JobKey,
-    window: WindowId,
+    window: fields.WindowId,
     question: QuestionDep,
     service: ServiceDep,
     figure: Annotated[
-        ThemeName | None, Query(description="Include a chart of the steps with this colour theme.")
+        fields.ThemeName | None,
+        Query(description="Include a chart of the steps with this colour theme."),
     ] = None,
 ) -> WhatIfOut:
     """Simulates the steps of a closed window with changed durations of some operations.
@@ -153,31 +142,28 @@ def ask_what_if(
     Edits are applied in order. `latest` is the newest closed window of the current run. The first
     question about a large window takes a second or more, further ones milliseconds.
     """
-    answer = service.replays.questions(job_id, window).answer(question.all_edits())
-    found = answer_as_json(answer)
+    questions = service.replays.questions(job_id, window)
+    answer = answer_as_json(questions.answer(question.all_edits()))
     if figure is not None:
-        found["figure"] = what_if(found["steps"], found["step_time_s"], theme=THEMES[figure])
-    return WhatIfOut.model_validate(found)
+        answer["figure"] = what_if(answer["steps"], answer["step_time_s"], theme=THEMES[figure])
+    return WhatIfOut.model_validate(answer)
 
 
-QuestionId = Annotated[str, hex_id("saved question")]
+QuestionId = Annotated[str, fields.hex_id("saved question")]
 
 
-class SavedQuestionOut(ResponseModel):
+class SavedQuestionOut(fields.ResponseModel):
     """A saved question."""
 
     question_id: str
     name: str
     window: str = Field(validation_alias="window_id")
     edits: list[EditIn] = Field(validation_alias=AliasPath("question", "edits"))
-    saved_at: UnixTime = Field(validation_alias="saved_s")
+    saved_at: fields.UnixTime = Field(validation_alias="saved_s")
 
 
-class SavedQuestionsOut(ResponseModel):
+class SavedQuestionsOut(PageOut[SavedQuestionOut]):
     """A page of saved questions, the newest first."""
-
-    items: list[SavedQuestionOut]
-    next_cursor: str | None
 
 
 @router.get(
@@ -186,13 +172,12 @@ class SavedQuestionsOut(ResponseModel):
     response_model_exclude_defaults=True,
 )
 def list_saved_questions(
-    job_id: JobKey, service: ServiceDep, cursor: Cursor = None, limit: Limit = 100
+    job_id: JobKey, service: ServiceDep, cursor: fields.Cursor = None, limit: fields.Limit = 100
 ) -> SavedQuestionsOut:
     """Saved questions, newest first, a page at a time."""
     with service.store.read() as conn:
-        found, next_cursor = saved_questions.page(conn, job_id, cursor=cursor, limit=limit)
-    items = [SavedQuestionOut.model_validate(saved) for saved in found]
-    return SavedQuestionsOut(items=items, next_cursor=next_cursor)
+        page = saved_questions.page(conn, job_id, cursor=cursor, limit=limit)
+    return SavedQuestionsOut.of_page(page)
 
 
 @router.post(
@@ -208,7 +193,6 @@ def save_question(job_id: JobKey, given: SavedDep, service: ServiceDep) -> Saved
 
     At most 200 per job.
     """
-    question = given.model_dump(mode="json", include={"edits"}, exclude_defaults=True)
     with service.store.write() as conn:
         windows.summary(conn, job_id, given.window)
         saved = saved_questions.save(
@@ -216,7 +200,7 @@ def save_question(job_id: JobKey, given: SavedDep, service: ServiceDep) -> Saved
             job_id,
             name=given.name,
             window_id=given.window,
-            question=question,
+            question=given.model_dump(mode="json", include={"edits"}, exclude_defaults=True),
             now_s=service.now_s(),
         )
     return SavedQuestionOut.model_validate(saved)

@@ -44,8 +44,7 @@ class _Strict(BaseModel):
     @classmethod
     def _has_few_fields(cls, given: Any) -> Any:
         if isinstance(given, dict) and len(given) > _MAX_FIELDS:
-            fields = ", ".join(cls.model_fields)
-            known = {"num": len(given), "fields": fields}
+            known = {"num": len(given), "fields": ", ".join(cls.model_fields)}
             raise PydanticCustomError("too_many_fields", "{num} fields: it has {fields}", known)
         return given
 

@@ -10,18 +10,8 @@ from msgspec.structs import replace
 from pydantic import Field
 from starlette.responses import Response
 
-from app.api.http.fields import (
-    ChosenSteps,
-    Cursor,
-    EpochNumber,
-    Limit,
-    ResponseModel,
-    SinceStep,
-    StepNumber,
-    UnixTime,
-    WindowsId,
-)
-from app.api.routes.dependencies import ApiRouter, JobKey, Responses, ServiceDep, refusals
+from app.api.http import fields
+from app.api.routes.dependencies import ApiRouter, JobKey, PageOut, Responses, ServiceDep
 from app.api.service.annotation_places import placed_annotations, with_annotations
 from app.api.service.replays import epoch_of
 from app.api.service.service import Service
@@ -73,16 +63,19 @@ def shown_result(
         result = service.results.recent(service.store, job_id, per_step=per_step)
     else:
         result = service.results.get(service.store, job_id, window, per_step=per_step)
-        result = result if since_step is None else _window_since(result, since_step)
+        if since_step is not None:
+            # One window, its findings with the costs of the steps that are left.
+            since = result_since(result, since_step)
+            result = replace(joint_result([since]), window=since.window)
     return in_clock_words(_with_stored_times(service, job_id, result), service.now_s())
 
 
 def _with_stored_times(service: Service, job_id: str, result: WindowResult) -> WindowResult:
     """The result with onsets from before the history's steps, which the store still knows."""
-    found = result.findings or ()
+    findings = result.findings or ()
     unknown = {
         finding.onset_step
-        for finding in found
+        for finding in findings
         if finding.onset_step is not None and finding.onset_at is None
     }
     if not unknown:
@@ -94,7 +87,7 @@ def _with_stored_times(service: Service, job_id: str, result: WindowResult) -> W
     }
     timed = tuple(
         replace(finding, onset_at=finding.onset_at or at.get(finding.onset_step))
-        for finding in found
+        for finding in findings
     )
     return replace(result, findings=timed)
 
@@ -111,28 +104,21 @@ def _result_of_steps(
 
     The analysis does not know the steps before.
     """
-    whole = service.replays.get(job_id, last_window(window)).window
-    numbers = parse_step_ranges(named, whole.steps)
+    closed = service.replays.get(job_id, last_window(window)).window
+    numbers = parse_step_ranges(named, closed.steps)
 
     def analyse() -> WindowResult:
-        return analysed(whole.only(numbers), History())[1]
+        return analysed(closed.only(numbers), History())[1]
 
-    result = service.results.get_or_compute((job_id, whole.id, whole.revision, numbers), analyse)
+    result = service.results.get_or_compute((job_id, closed.id, closed.revision, numbers), analyse)
     return result if per_step else split_by_step(result)[0]
-
-
-def _window_since(result: WindowResult, since_step: int) -> WindowResult:
-    """One window's result since a step, its findings with the costs of these steps."""
-    kept = result_since(result, since_step)
-    return replace(joint_result([kept]), window=kept.window)
 
 
 def _result_of_range(
     service: Service, job_id: str, named: str, since_step: int | None, *, per_step: bool
 ) -> WindowResult:
-    first, last = named.split(RANGE_SEPARATOR)
     with service.store.read() as conn:
-        span = windows.window_range(conn, job_id, first, last)
+        span = windows.window_range(conn, job_id, *named.split(RANGE_SEPARATOR))
 
     def read() -> WindowResult:
         with service.store.read() as conn:
@@ -145,7 +131,7 @@ def _result_of_range(
 router = ApiRouter("windows")
 
 
-class WindowSummaryOut(ResponseModel):
+class WindowSummaryOut(fields.ResponseModel):
     """Summary of a window; unknown figures are null."""
 
     window_id: str
@@ -157,10 +143,10 @@ class WindowSummaryOut(ResponseModel):
     num_steps: int
     slowdown: float | None
     verdict: Verdict | None
-    updated_at: UnixTime = Field(validation_alias="updated_s")
+    updated_at: fields.UnixTime = Field(validation_alias="updated_s")
 
 
-class RecentStepsOut(ResponseModel):
+class RecentStepsOut(fields.ResponseModel):
     """The steps that a job is judged by now: slowdown, state, causes and losses are theirs."""
 
     first_step: int
@@ -171,14 +157,11 @@ class RecentStepsOut(ResponseModel):
     )
 
 
-class WindowsOut(ResponseModel):
+class WindowsOut(PageOut[WindowSummaryOut]):
     """A page of windows, newest first."""
 
-    items: list[WindowSummaryOut]
-    next_cursor: str | None
 
-
-class WorkersOut(ResponseModel):
+class WorkersOut(fields.ResponseModel):
     """Slowdown of every worker as arrays [dp rank][stage]; null if unknown."""
 
     window: str
@@ -202,26 +185,22 @@ _WINDOW: Responses = {200: {"description": "The result.", "content": {"applicati
 
 @router.get("/jobs/{job_id}/windows", summary="List a job's windows")
 def list_windows(
-    job_id: JobKey, service: ServiceDep, cursor: Cursor = None, limit: Limit = 50
+    job_id: JobKey, service: ServiceDep, cursor: fields.Cursor = None, limit: fields.Limit = 50
 ) -> WindowsOut:
     """Windows of all epochs, newest first, a page at a time."""
     with service.store.read() as conn:
-        found, next_cursor = windows.page(conn, job_id, cursor=cursor, limit=limit)
-    return WindowsOut(
-        items=[WindowSummaryOut.model_validate(summary) for summary in found],
-        next_cursor=next_cursor,
-    )
+        return WindowsOut.of_page(windows.page(conn, job_id, cursor=cursor, limit=limit))
 
 
 @router.get(
     "/jobs/{job_id}/windows/{window}",
     summary="Get the result of a window or of several",
     response_class=Response,
-    responses=_WINDOW | refusals(409),
+    responses=_WINDOW,
 )
 def get_window(
     job_id: JobKey,
-    window: WindowsId,
+    window: fields.WindowsId,
     service: ServiceDep,
     per_step: Annotated[
         bool, Query(description="Whether to include figures by step (`per_step`).")
@@ -229,34 +208,26 @@ def get_window(
     arrays: Annotated[
         bool, Query(description="Whether to include figures by worker and by dp rank.")
     ] = True,
-    steps: ChosenSteps = None,
-    since_step: SinceStep = None,
+    steps: fields.ChosenSteps = None,
+    since_step: fields.SinceStep = None,
 ) -> Response:
     """The same object as the output of `paceline analyze --json`.
 
     A range of windows is analysed as one window with all their steps. With `steps`, `latest` is the
     newest closed window. `since_step` has no effect on figures by step (`per_step`).
     """
-    result = shown_result(
-        service,
-        job_id,
-        window,
-        steps,
-        per_step=per_step,
-        since_step=None if per_step else since_step,
-    )
+    since = None if per_step else since_step
+    result = shown_result(service, job_id, window, steps, per_step=per_step, since_step=since)
     with service.store.read() as conn:
         result = with_annotations(result, placed_annotations(conn, job_id))
     return json_response(result if arrays else _without_arrays(result))
 
 
 @router.get(
-    "/jobs/{job_id}/windows/{window}/workers",
-    summary="Get every worker's slowdown in a window",
-    responses=refusals(409),
+    "/jobs/{job_id}/windows/{window}/workers", summary="Get every worker's slowdown in a window"
 )
 def get_window_workers(
-    job_id: JobKey, window: WindowsId, service: ServiceDep, steps: ChosenSteps = None
+    job_id: JobKey, window: fields.WindowsId, service: ServiceDep, steps: fields.ChosenSteps = None
 ) -> WorkersOut:
     """Each worker's exact slowdown, its estimate from dp rank and stage, and its host.
 
@@ -285,7 +256,7 @@ def _without_arrays(result: WindowResult) -> dict[str, Any]:
 
 
 def _without(record: Record, names: Collection[str]) -> dict[str, Any]:
-    """A record as JSON has it, absent fields left out, but without these."""
+    """The fields of a record for JSON, without these and without absent ones."""
     return {
         field.name: value
         for field in structs.fields(record)
@@ -301,7 +272,7 @@ def json_response(content: Any) -> Response:
 steps_router = ApiRouter("steps")
 
 
-class StepOut(ResponseModel):
+class StepOut(fields.ResponseModel):
     """Times of one step; null with a `skipped_reason` if the step was skipped."""
 
     epoch: int
@@ -312,7 +283,7 @@ class StepOut(ResponseModel):
     slowdown: float | None
     window: str = Field(validation_alias="window_id")
     skipped_reason: str | None = Field(examples=["ranks 3 and 7 did not report"])
-    started_at: UnixTime | None = Field(
+    started_at: fields.UnixTime | None = Field(
         validation_alias="started_s",
         description="When the step started, by the workers' clocks; null where not known.",
     )
@@ -330,7 +301,7 @@ class StepOut(ResponseModel):
         return cls.of_record(row, last_step=last_step, num_steps=num_steps)
 
 
-class StepsOut(ResponseModel):
+class StepsOut(fields.ResponseModel):
     """A job's step series, ascending."""
 
     items: list[StepOut]
@@ -340,10 +311,10 @@ class StepsOut(ResponseModel):
 def list_steps(
     job_id: JobKey,
     service: ServiceDep,
-    epoch: EpochNumber = None,
-    first: StepNumber = None,
-    last: StepNumber = None,
-    limit: Limit = 200,
+    epoch: fields.EpochNumber = None,
+    first: fields.StepNumber = None,
+    last: fields.StepNumber = None,
+    limit: fields.Limit = 200,
 ) -> StepsOut:
     """The last `limit` steps between `first` and `last`; default epoch: the current one.
 

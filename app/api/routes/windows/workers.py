@@ -147,16 +147,15 @@ def worker_windows(
         cursor=None if is_followed else to_cursor(epoch, first_step + 1),
         limit=max(1, min(MAX_COURSE_WINDOWS, MAX_COURSE_CELLS // workers)),
     )
-    found: list[WorkerWindow] = []
+    course: list[WorkerWindow] = []
     cells = MAX_COURSE_CELLS
     for summary in newest:
         if summary.epoch != epoch or summary.slowdown is None:
             continue
         cells -= workers * summary.num_steps
-        has_steps = cells >= 0 or not found
-        window = windows.get(conn, job_id, summary.window_id, per_step=has_steps)
+        window = windows.get(conn, job_id, summary.window_id, per_step=cells >= 0 or not course)
         by_step = window.per_step.worker_slowdown if window.per_step else None
-        found.append(
+        course.append(
             worker_window(
                 summary.window_id,
                 window.steps,
@@ -167,7 +166,7 @@ def worker_windows(
                 dict(zip(window.steps, window.step_started_s, strict=False)),
             )
         )
-    return found[::-1]
+    return course[::-1]
 
 
 router = ApiRouter("workers")
@@ -259,7 +258,6 @@ def get_worker(
     if slowdowns and slowdown is not None:
         place, _ = position_of(slowdowns, view.dp_rank, view.stage)
     delay = result and result.launch_delay
-    found = (result and result.findings) or ()
     return WorkerPageOut.of_record(
         view,
         view.placement,
@@ -272,7 +270,9 @@ def get_worker(
         job_slowdown=result.slowdown if result and view.verdict != "low" else None,
         launch_delay_s=view.figure(delay.by_worker) if delay else None,
         others_waited_s=view.figure(delay.others_waited) if delay else None,
-        findings=findings_naming(found, view.dp_rank, view.stage, view.host),
+        findings=findings_naming(
+            (result and result.findings) or (), view.dp_rank, view.stage, view.host
+        ),
         operations_of=_operations_of(service, job_id, window),
         groups=groups_of_worker(result, view.dp_rank, view.stage) if result else [],
         on_its_host=[_neighbour(view, *peer) for peer in view.host_peers[:MAX_NEIGHBOURS_NAMED]],
@@ -280,11 +280,10 @@ def get_worker(
     )
 
 
-@router.get(
+@router.chart(
     "/jobs/{job_id}/workers/{worker}/charts/{chart}",
-    summary="Get a worker's chart: its slowdown over time, or its operations and its peers'",
-    response_class=Response,
-    responses=FIGURE_RESPONSE | refusals(409),
+    "Get a worker's chart: its slowdown over time, or its operations and its peers'",
+    FIGURE_RESPONSE | refusals(409),
 )
 def get_worker_chart(
     job_id: JobKey,
@@ -321,13 +320,11 @@ def _ops(
     service: Service, job_id: str, view: WorkerView, window: str, theme: Theme
 ) -> PlotlyFigure:
     replay = service.replays.get(job_id, last_window(window))
-    found = ops_by_type(replay, view.dp_rank, view.stage)
-    return worker_operations(found, view.name, theme=theme)
+    return worker_operations(ops_by_type(replay, view.dp_rank, view.stage), view.name, theme=theme)
 
 
 def _neighbour(view: WorkerView, dp_rank: int, stage: int) -> NeighbourOut:
-    slowdowns = view.slowdowns
-    slowdown = slowdowns[dp_rank][stage] if slowdowns else None
+    slowdown = view.slowdowns[dp_rank][stage] if view.slowdowns else None
     return NeighbourOut(dp_rank=dp_rank, stage=stage, slowdown=slowdown)
 
 

@@ -1,11 +1,12 @@
-"""The collectives of all ranks' profiles in one table, as `app.engine.arrivals` reads it.
+"""Puts the collectives of all ranks' profiles into one table, for `app.engine.arrivals`.
 
-The process groups in the files give the ranks of each collective and their positions.
+The process groups in the files give the members of a collective and their positions in the job.
 """
 
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 
@@ -20,7 +21,7 @@ from app.trace.readers.kineto.process_groups import (
 from app.trace.readers.kineto.profile import RankCollective, RankProfile
 from app.trace.readers.kineto.trace_file import Collective
 
-# Axes as `RankGroup` has them; others join several axes or none.
+# The axes of `process_groups` that are those of `RankGroup`.
 _AXIS: dict[str, GroupAxis] = {
     "dp": "dp",
     "partial dp": "dp",
@@ -31,13 +32,14 @@ _AXIS: dict[str, GroupAxis] = {
 }
 _DEFAULT_GROUP = "default_pg"
 _MAX_LISTED = 8
-# Kernels of one collective end together; clocks of hosts differ by a constant within a profile.
+# How far apart the kernels of one collective may end, after correction by a constant offset between
+# the hosts' clocks.
 _ENDS_AGREE_NS = 1_000_000
 UNKNOWN_KIND = "communication"
 
 
 def group_of(call: Collective, info: DistributedInfo | None) -> RankGroup | None:
-    """The group of one collective, with all its ranks; None if the file does not list them."""
+    """The group of a collective with all of its ranks; None if the file does not list them."""
     is_default = _is_default(call, info)
     ranks = call.ranks or _listed_ranks(call, info, is_default=is_default)
     if not ranks:
@@ -54,7 +56,7 @@ def group_of(call: Collective, info: DistributedInfo | None) -> RankGroup | None
 def _listed_ranks(
     call: Collective, info: DistributedInfo | None, *, is_default: bool
 ) -> tuple[int, ...]:
-    """The ranks that `distributedInfo` lists for the group of that name."""
+    """The ranks that `distributedInfo` lists for the collective's group."""
     if is_default and info is not None and info.world_size:
         return tuple(range(info.world_size))
     for group in (info and info.pg_config) or []:
@@ -70,7 +72,7 @@ def _is_default(call: Collective, info: DistributedInfo | None) -> bool:
 
 
 def is_data_parallel(info: DistributedInfo | None) -> bool:
-    """Whether the only known group is that of all ranks: plain data parallelism."""
+    """Whether all known groups are of all ranks, so that the job is purely data-parallel."""
     groups = (info and info.pg_config) or ()
     return all(group.pg_size == (info and info.world_size) for group in groups)
 
@@ -86,7 +88,7 @@ def ranks_text(ranks: Sequence[int]) -> str:
 
 
 def _position(profile: RankProfile) -> ParallelPosition | None:
-    """The rank's position by its groups; None where they do not say it."""
+    """The rank's position by its groups; None if they do not determine it."""
     if profile.info is None or not profile.info.pg_config or profile.rank is None:
         return None
     try:
@@ -96,7 +98,7 @@ def _position(profile: RankProfile) -> ParallelPosition | None:
 
 
 def job_sizes(profile: RankProfile, world_size: int) -> dict[str, int]:
-    """The job's sizes by the groups of one rank; without groups, dp has all ranks."""
+    """The job's sizes by the groups of one rank; without groups, `dp_size` is that of the world."""
     plain = {"dp_size": world_size, "pp_size": 1, "tp_size": 1, "dsp_size": 1}
     position = _position(profile)
     return plain | dict(position.sizes) if position else plain
@@ -106,8 +108,8 @@ def job_sizes(profile: RankProfile, world_size: int) -> dict[str, int]:
 class ProfileTable:
     """All ranks' collectives in the steps that every rank has.
 
-    In `collectives` a group has the members whose profiles were read; `num_members` is, by group
-    name, how many it really has. `notes` name the collectives left out, with the reason.
+    In `collectives`, groups have the members whose profiles were read; `num_members` are their true
+    sizes, by name. `notes` describe the collectives that were left out, with the reason.
     """
 
     collectives: Collectives
@@ -129,11 +131,14 @@ class _CollectiveRow:
 def collective_table(
     profiles: Sequence[RankProfile], steps: Sequence[int], world_size: int
 ) -> ProfileTable:
-    """The table of some ranks' profiles, in these steps; each profile has its rank."""
+    """The table of the chosen steps of some ranks' profiles, all with a known rank."""
     return _TableBuilder(profiles, steps, world_size).built()
 
 
-_InStep = tuple[int, RankCollective]  # a step's number, and a collective in it
+class _Occurrence(NamedTuple):
+    rank: int
+    step: int
+    collective: RankCollective
 
 
 class _TableBuilder:
@@ -146,7 +151,7 @@ class _TableBuilder:
         self._groups: dict[str, RankGroup] = {}
         self._rows: list[_CollectiveRow] = []
         # Collectives without a group, by stream and rank.
-        self._unmatched: dict[int, dict[int, list[_InStep]]] = defaultdict(
+        self._unmatched: dict[int, dict[int, list[_Occurrence]]] = defaultdict(
             lambda: {rank: [] for rank in sorted(self._profiles)}
         )
         self._num_several_sources = 0
@@ -157,7 +162,7 @@ class _TableBuilder:
             for collective in profile.collectives:
                 step = profile.steps[collective.step]
                 if step in self._steps:
-                    self._take(rank, profile.info, step, collective)
+                    self._take(_Occurrence(rank, step, collective), profile.info)
         for stream, by_rank in sorted(self._unmatched.items()):
             self._match_by_order(stream, by_rank)
         self._drop_uneven()
@@ -169,20 +174,19 @@ class _TableBuilder:
         members = {name: len(group.ranks) for name, group in self._groups.items()}
         return ProfileTable(self._columns(), members, tuple(self._notes))
 
-    def _take(
-        self, rank: int, info: DistributedInfo | None, step: int, collective: RankCollective
-    ) -> None:
-        calls = collective.calls
+    def _take(self, occurrence: _Occurrence, info: DistributedInfo | None) -> None:
+        calls = occurrence.collective.calls
         if {call.kind for call in calls} <= {SEND, RECEIVE}:
-            self._take_transfer(rank, step, collective)
+            self._take_transfer(occurrence)
         elif group := group_of(calls[0], info):
-            self._add(group, calls[0].kind, rank, step, collective)
+            self._add(group, calls[0].kind, occurrence)
         else:
-            self._unmatched[collective.stream][rank].append((step, collective))
+            self._unmatched[occurrence.collective.stream][occurrence.rank].append(occurrence)
 
-    def _take_transfer(self, rank: int, step: int, collective: RankCollective) -> None:
-        sources = {call.source for call in collective.calls if call.kind == RECEIVE}
-        targets = {call.target for call in collective.calls if call.kind == SEND}
+    def _take_transfer(self, occurrence: _Occurrence) -> None:
+        rank, calls = occurrence.rank, occurrence.collective.calls
+        sources = {call.source for call in calls if call.kind == RECEIVE}
+        targets = {call.target for call in calls if call.kind == SEND}
         if len(sources) > 1:
             self._num_several_sources += 1
             return
@@ -192,60 +196,55 @@ class _TableBuilder:
         elif len(targets) == 1 and min(targets) >= 0:
             pair, kind = (rank, targets.pop()), SEND
         if pair is not None:
-            group = RankGroup("{} to {}".format(*pair), "pp", pair)
-            self._add(group, kind, rank, step, collective)
+            self._add(RankGroup("{} to {}".format(*pair), "pp", pair), kind, occurrence)
 
-    def _add(
-        self, group: RankGroup, kind: str, rank: int, step: int, collective: RankCollective
-    ) -> None:
+    def _add(self, group: RankGroup, kind: str, occurrence: _Occurrence) -> None:
         self._groups.setdefault(group.name, group)
-        sizes = [
-            call.num_bytes
-            for call in collective.calls
-            if kind not in (SEND, RECEIVE) or call.kind == kind
-        ]
+        rank, step, collective = occurrence
+        is_transfer = kind in (SEND, RECEIVE)
+        calls = [call for call in collective.calls if not is_transfer or call.kind == kind]
+        sizes = [call.num_bytes for call in calls]
         num_bytes = -1 if not sizes or min(sizes) < 0 else sum(sizes)
         times = collective.start_ns, collective.end_ns
         self._rows.append(_CollectiveRow(group.name, kind, step, rank, *times, num_bytes))
 
-    def _match_by_order(self, stream: int, by_rank: Mapping[int, list[_InStep]]) -> None:
-        """Match collectives without a group by stream and order, where all ranks agree."""
+    def _match_by_order(self, stream: int, by_rank: Mapping[int, list[_Occurrence]]) -> None:
+        """Match collectives without a group by stream and order, if all ranks agree.
+
+        Without a match, every rank gets a group of its own, for the rank's own figures.
+        """
         lists = list(by_rank.values())
         unnamed = f"{sum(map(len, lists)):,} collectives name no group"
-        why_not = ""
+        is_matched = False
         if len(by_rank) < 2:
-            self._notes.append(f"{unnamed}, and one rank was read")
+            note = f"{unnamed}, and one rank was read"
         elif not _same_order(lists):
-            why_not = (
-                "and ranks do not have the same ones in the same order: who was late there is "
-                "unknown"
+            note = (
+                f"stream {stream}: {unnamed}, and ranks do not have the same ones in the same "
+                "order: who was late there is unknown"
             )
         elif not _ends_agree(lists):
-            why_not = (
-                "and those of the same place in the order do not end together: the files may lack "
-                "some, and who was late there is unknown"
+            note = (
+                f"stream {stream}: {unnamed}, and those of the same place in the order do not end "
+                "together: the files may lack some, and who was late there is unknown"
             )
         else:
-            self._notes.append(
+            is_matched = True
+            note = (
                 f"stream {stream}: {unnamed}: matched between ranks by their order, as of all ranks"
             )
-            world = tuple(range(max(self._world_size, max(by_rank) + 1)))
-            self._add_ordered(RankGroup(f"stream {stream}", "", world), by_rank)
-            return
-        if why_not:
-            self._notes.append(f"stream {stream}: {unnamed}, {why_not}")
-        for rank, of_rank in by_rank.items():  # for the rank's own figures
-            alone = RankGroup(f"stream {stream} of rank {rank}", "", (rank,))
-            self._add_ordered(alone, {rank: of_rank})
-
-    def _add_ordered(self, group: RankGroup, by_rank: Mapping[int, list[_InStep]]) -> None:
-        for rank, of_rank in by_rank.items():
-            for step, collective in of_rank:
-                kind = collective.calls[0].kind or UNKNOWN_KIND
-                self._add(group, kind, rank, step, collective)
+        self._notes.append(note)
+        world = tuple(range(max(self._world_size, max(by_rank) + 1)))
+        for rank, occurrences in by_rank.items():
+            group = RankGroup(f"stream {stream} of rank {rank}", "", (rank,))
+            if is_matched:
+                group = RankGroup(f"stream {stream}", "", world)
+            for occurrence in occurrences:
+                kind = occurrence.collective.calls[0].kind or UNKNOWN_KIND
+                self._add(group, kind, occurrence)
 
     def _drop_uneven(self) -> None:
-        """Drop collectives of a step whose count differs between members."""
+        """Drop the collectives of a group, kind and step if members have different numbers."""
         counts: dict[tuple[str, str, int], Counter[int]] = defaultdict(Counter)
         for row in self._rows:
             if row.kind not in (SEND, RECEIVE):
@@ -280,11 +279,11 @@ class _TableBuilder:
             values.append((*numbers, start_ns, stay_ns, row.num_bytes))
             next_number[key] += 1
         columns = np.array(values, np.int64).reshape(-1, 8).T.copy()
-        group, kind, step, sequence, of_rank, starts_ns, stays_ns, num_bytes = columns
+        group, kind, step, sequence, rank, starts_ns, stays_ns, num_bytes = columns
         return Collectives(
             tuple(self._read(self._groups[name]) for name in groups),
             tuple(kinds),
-            *(group, kind, step, sequence, of_rank),
+            *(group, kind, step, sequence, rank),
             starts_ns / 1e9,
             stays_ns / 1e9,
             num_bytes,
@@ -296,12 +295,12 @@ class _TableBuilder:
         return tuple(rank for rank in group.ranks if rank in self._profiles)
 
     def _read(self, group: RankGroup) -> RankGroup:
-        """The group of its members that were read; of a pair both."""
+        """The group with the members that were read; a pair keeps both."""
         is_pair = " to " in group.name and len(group.ranks) == 2
         return group if is_pair else replace(group, ranks=self._read_members(group))
 
     def _places(self) -> dict[int, RankPlace]:
-        # Ranks that send to each other are stages of a pipeline, of which plain groups say nothing.
+        # Ranks that send to each other are stages of a pipeline, whose order groups do not show.
         has_transfers = any(row.kind in (SEND, RECEIVE) for row in self._rows)
         device_of = {
             rank: (profile.host, profile.device) for rank, profile in self._profiles.items()
@@ -313,7 +312,7 @@ class _TableBuilder:
             if position := _position(profile):
                 dp_rank, stage = position.dp_rank, position.stage
             is_unknown = has_transfers and is_data_parallel(profile.info)
-            # Ranks that show one GPU number on one host see one GPU each: no number of the host.
+            # Several ranks of a host with the same device number: each sees only its own GPU.
             is_shared = num_of_device[device_of[rank]] > 1
             places[rank] = RankPlace(
                 rank,
@@ -325,17 +324,17 @@ class _TableBuilder:
         return places
 
 
-def _same_order(lists: Sequence[list[_InStep]]) -> bool:
+def _same_order(lists: Sequence[list[_Occurrence]]) -> bool:
     """Whether all ranks have the same kinds of collectives in the same order in every step."""
     orders = {
-        tuple((step, collective.calls[0].kind) for step, collective in of_rank) for of_rank in lists
+        tuple((one.step, one.collective.calls[0].kind) for one in by_order) for by_order in lists
     }
-    return len(orders) == 1 and bool(next(iter(orders)))
+    return len(orders) == 1 and orders != {()}
 
 
-def _ends_agree(lists: Sequence[list[_InStep]]) -> bool:
+def _ends_agree(lists: Sequence[list[_Occurrence]]) -> bool:
     """Whether collectives of the same position end together, up to a constant clock offset."""
-    ends = np.array([[collective.end_ns for _, collective in of_rank] for of_rank in lists])
-    apart = ends - ends[0]
-    residual = np.abs(apart - np.median(apart, axis=1, keepdims=True))
+    ends = np.array([[one.collective.end_ns for one in by_order] for by_order in lists])
+    offset = ends - ends[0]
+    residual = np.abs(offset - np.median(offset, axis=1, keepdims=True))
     return bool((residual <= _ENDS_AGREE_NS).mean() >= 0.9)

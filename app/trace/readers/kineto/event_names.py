@@ -1,4 +1,4 @@
-"""Names of events in torch.profiler's files, of several PyTorch versions and vendors."""
+"""Names of events in the files of torch.profiler, by several PyTorch versions and vendors."""
 
 import re
 from functools import lru_cache
@@ -31,7 +31,7 @@ UNREAD_DEVICES = {
     "tpu_op": "TPU",
 }
 
-# Of ranges on the host, from the beginning of their names.
+# Beginnings of the names of ranges on the host.
 STEP = re.compile(r"ProfilerStep\s*#\s*(\d{1,15})$")
 OPTIMIZER = re.compile(r"Optimizer\.step#")
 LOADER = re.compile(r"enumerate\(DataLoader\)#")
@@ -44,7 +44,7 @@ PIPELINING_TYPES = {
     "I": "backward-input-compute",
     "W": "backward-weight-compute",
 }
-# Of the profiler and frameworks, wrapping or splitting operations: skipping them loses nothing.
+# Ranges of the profiler and of frameworks around operations or within them, which can be skipped.
 WRAPPING = re.compile(
     r"Optimizer\.zero_grad#|PP:|FSDP::|nccl:|c10d::|PyTorch Profiler|DistributedDataParallel\."
 )
@@ -55,24 +55,15 @@ ANNOTATED = re.compile(r"nccl:(?!coalesced)([^ ]*)")  # another collective
 # Anywhere in a name.
 COMMUNICATION = re.compile(r"nccl|rccl|mscclpp|oneccl|hccl|deep_ep|nvshmem", re.IGNORECASE)
 TRAINING_OP = re.compile(r"Backward|autograd::engine|Optimizer\.(?:step|zero_grad)#")
-# Not "dgrad": transposed convolutions have it in inference, too.
+# Not "dgrad": transposed convolutions have it in inference as well.
 TRAINING_KERNEL = re.compile(r"backward|_bwd|bwd_|multi_tensor_apply|FusedAdam", re.IGNORECASE)
 SERVING = re.compile(r"vllm|sglang|trtllm|tensorrt_llm|paged_attention", re.IGNORECASE)
 GPU_LAUNCH = re.compile(r"launch|memcpy|memset", re.IGNORECASE)
 
-# What PyTorch, NCCL's kernels and annotations call the same collective, in letters alone.
+# Kinds of collectives: names in PyTorch, NCCL's kernels and annotations begin with their letters.
 _KINDS = (
-    ("all-reduce", "allreduce"),
-    ("reduce-scatter", "reducescatter"),
-    ("all-gather", "allgather"),
-    ("all-to-all", "alltoall"),
-    ("broadcast", "broadcast"),
-    ("reduce", "reduce"),
-    ("gather", "gather"),
-    ("scatter", "scatter"),
-    ("barrier", "barrier"),
-    (SEND, "send"),
-    (RECEIVE, "recv"),
+    *("all-reduce", "reduce-scatter", "all-gather", "all-to-all", "broadcast"),
+    *("reduce", "gather", "scatter", "barrier", SEND, RECEIVE),
 )
 _KERNEL_KIND = re.compile(r"(?:nccl|rccl)\w*?Kernel_(\w+?)_", re.IGNORECASE)
 _FLOAT8 = ("e4m3fn", "e5m2", "e4m3fnuz", "e5m2fnuz")
@@ -94,15 +85,13 @@ def step_number(name: str) -> int | None:
 
 @lru_cache(1 << 10)
 def kind_of(collective: str) -> str:
-    """Normalised name of a collective; unchanged if unknown."""
+    """The kind of a collective by its name; the name itself, cut, if unknown."""
     letters = collective.lower().replace("_", "").replace("-", "")[:64]
-    known = (kind for kind, beginning in _KINDS if letters.startswith(beginning))
+    known = (kind for kind in _KINDS if letters.startswith(kind.replace("-", "")))
     return next(known, collective[:64])
 
 
 def kind_of_kernel(kernel: str) -> str:
-    """The collective in the name of NCCL's kernel; "" where it names none."""
-    named = _KERNEL_KIND.search(kernel, 0, 256)
-    if named is None or named[1].lower() in ("generic", "sendrecv"):
-        return ""
-    return kind_of(named[1])
+    """The collective in the name of an NCCL kernel, "" if there is none."""
+    match = _KERNEL_KIND.search(kernel, 0, 256)
+    return "" if match is None or match[1].lower() in ("generic", "sendrecv") else kind_of(match[1])

@@ -1,4 +1,4 @@
-"""Reads what the GPU did from one rank's file: its work, the launches, and the collectives."""
+"""Reads the GPU's work from one rank's file: kernels and copies, launches and collectives."""
 
 import re
 from array import array
@@ -35,26 +35,19 @@ _RANKS_AS_TEXT = re.compile(r"\[\s*(?:\d{1,9}\s*(?:,\s*\d{1,9}\s*)*)?\]$", re.AS
 _MAX_RANKS = 1_000_000
 _MAX_ELEMENTS = 2**48
 
-# In place of a kernel's collective.
+# For kernels and copies that are no collective.
 COMPUTES, COPIES = -1, -2
 _KERNEL_COLUMNS = (
     *("collective", "stream", "device", "start_ns", "duration_ns"),
     *("correlation", "external_id", "blocks"),
 )
 _LAUNCH_COLUMNS = ("correlation", "at_ns", "lane")
-# Ranges on the host that are kept, by the beginning of their names.
-_KEPT = re.compile(
-    "|".join(
-        (
-            event_names.STEP.pattern,
-            event_names.OPTIMIZER.pattern,
-            event_names.LOADER_OR_ITS_ITERATOR.pattern,
-            event_names.ANNOTATED.pattern,
-            event_names.COALESCED.pattern,
-            f"{event_names.COMMUNICATION_OP}$",
-        )
-    )
+# Beginnings of the names of the ranges on the host that are read.
+_KEPT_RANGES = (
+    *(event_names.STEP, event_names.OPTIMIZER, event_names.LOADER_OR_ITS_ITERATOR),
+    *(event_names.ANNOTATED, event_names.COALESCED, re.compile(f"{event_names.COMMUNICATION_OP}$")),
 )
+_KEPT = re.compile("|".join(pattern.pattern for pattern in _KEPT_RANGES))
 
 
 class _Args(msgspec.Struct, gc=False):
@@ -87,10 +80,10 @@ _UNKNOWN = Collective("")
 
 
 class ProfileFile(TraceFile):
-    """A plain profile: work of the GPU and its launches, in the file's order.
+    """The work of the GPU and its launches, in the file's order.
 
-    `ranges` are the host's optimizer steps, waits for data, annotations of collectives (`HOST`) and
-    collectives as it launched them (`COMM`). `num_ops` counts host operations.
+    `ranges` are the host's optimizer steps, waits for data and annotations of collectives (`HOST`),
+    and its calls of collectives (`COMM`). `num_ops` counts host operations.
     """
 
     RANGE_COLUMNS = (*TraceFile.RANGE_COLUMNS, "external_id")
@@ -110,39 +103,40 @@ class ProfileFile(TraceFile):
 
     @property
     def kernels(self) -> Rows:
-        """All work of the GPU.
+        """The GPU's kernels and copies.
 
-        `collective` indexes `names`, or is `COMPUTES` or `COPIES`; `correlation` and `blocks` (of
-        its grid) are -1 where they are not known.
+        `collective` indexes `names`, or is `COMPUTES` or `COPIES`; unknown `correlation` and
+        `blocks` (of its grid) are -1.
         """
         return _as_rows(self._kernels, _KERNEL_COLUMNS)
 
     @property
     def launches(self) -> Rows:
-        """Calls on the host that launched such work; `lane` is the thread's."""
+        """The calls on the host that launched the GPU's work; `lane` is the thread's."""
         return _as_rows(self._launches, _LAUNCH_COLUMNS)
 
     @cached_property
     def texts(self) -> list[str]:
-        """`names` of ranges that are no collective."""
+        """`names`, with "" for collectives."""
         return [name if isinstance(name, str) else "" for name in self.names]
 
     @cached_property
     def collectives(self) -> list[Collective]:
-        """`names` that are collectives."""
+        """`names`, with an unknown collective for texts."""
         return [name if isinstance(name, Collective) else _UNKNOWN for name in self.names]
 
     def named(self, ranges: Rows, pattern: "re.Pattern[str]") -> Rows:
         """The ranges on the host whose names match, in the file's order."""
-        is_named = np.array([bool(pattern.match(text)) for text in self.texts], np.bool_)
-        named: Rows = ranges[is_named[ranges["name"]]]
-        return named
+        is_match = np.array([bool(pattern.match(text)) for text in self.texts], np.bool_)
+        matches: Rows = ranges[is_match[ranges["name"]]]
+        return matches
 
     @override
     def _takers(self) -> Mapping[int, Taker]:
-        # Names repeat. Known to nothing that the file holds: a cycle would keep it in memory.
-        communicates = _remembered(self._communicates)
-        is_kept = _remembered(self._is_kept)
+        # Names repeat, so answers are cached; not in attributes, since a reference cycle would keep
+        # the file in memory.
+        communicates = _cached(self._communicates)
+        is_kept = _cached(self._is_kept)
         return {
             event_names.KERNEL: partial(self._take_kernel, communicates),
             event_names.COPY: self._take_copy,
@@ -179,8 +173,8 @@ class ProfileFile(TraceFile):
         name, args = self._name(event), self._args(event)
         collective = COMPUTES
         if communicates(name) or args.collective is not None:
-            said = _collective(args) or Collective(event_names.kind_of_kernel(name))
-            collective = self._number(said)
+            kind = _collective(args) or Collective(event_names.kind_of_kernel(name))
+            collective = self._number(kind)
         self._add_work(event, args, collective)
 
     def _take_copy(self, event: Event) -> None:
@@ -250,7 +244,7 @@ class ProfileFile(TraceFile):
             self._add_step(HOST, step, event)
 
     def _is_kept(self, name: str) -> bool:
-        """Whether ranges of this name are kept."""
+        """Whether ranges of this name are read."""
         if _KEPT.match(name):
             self.is_training |= event_names.OPTIMIZER.match(name) is not None
             return True
@@ -268,10 +262,10 @@ class ProfileFile(TraceFile):
         return self._decoded(_ARGS, raw) if raw and raw != b"null" else _Args()
 
 
-def _remembered(answer: Callable[[str], bool]) -> Callable[[str], bool]:
-    """The answer for a name, remembered but for names that nothing keeps at full length."""
-    known = lru_cache(_MAX_NAMES)(answer)
-    return lambda name: known(name) if len(name) <= MAX_NAME_CHARS else answer(name)
+def _cached(predicate: Callable[[str], bool]) -> Callable[[str], bool]:
+    """The predicate with a cache for names that are not too long."""
+    cached = lru_cache(_MAX_NAMES)(predicate)
+    return lambda name: cached(name) if len(name) <= MAX_NAME_CHARS else predicate(name)
 
 
 def _as_rows(values: "array[int]", columns: Sequence[str]) -> Rows:
@@ -280,7 +274,7 @@ def _as_rows(values: "array[int]", columns: Sequence[str]) -> Rows:
 
 
 def _collective(args: _Args) -> Collective | None:
-    """The collective in the args; None if there is none."""
+    """The collective in the args, if any."""
     if args.collective.__class__ is not str:
         return None
     group = args.group if isinstance(args.group, str | int) else ""
@@ -298,7 +292,7 @@ def _collective(args: _Args) -> Collective | None:
 
 
 def _ranks(args: _Args) -> tuple[int, ...]:
-    """Global ranks of the group, ascending; empty where the list is truncated."""
+    """Global ranks of the group, ascending; empty if the list is truncated."""
     size = integer(args.group_size)
     ranks = args.ranks
     if isinstance(ranks, str) and len(ranks) < 1 << 20 and _RANKS_AS_TEXT.match(ranks):
@@ -314,12 +308,11 @@ def _ranks(args: _Args) -> tuple[int, ...]:
 
 
 def _num_blocks(grid: object) -> int:
-    """Blocks of a kernel's grid, -1 where it is not known."""
+    """Number of blocks in a kernel's grid, -1 if unknown."""
     if not isinstance(grid, list) or len(grid) != 3:
         return -1
-    if not all(type(size) is int and 0 < size < 1 << 31 for size in grid):
-        return -1
-    return min(prod(grid), _MAX_ELEMENTS)
+    is_valid = all(type(size) is int and 0 < size < 1 << 31 for size in grid)
+    return min(prod(grid), _MAX_ELEMENTS) if is_valid else -1
 
 
 def _num_bytes(args: _Args) -> int:
@@ -329,5 +322,4 @@ def _num_bytes(args: _Args) -> int:
 
 
 def _external_id(args: _Args) -> int:
-    known = args.external_id
-    return integer(args.old_external_id if known is None else known)
+    return integer(args.old_external_id if args.external_id is None else args.external_id)

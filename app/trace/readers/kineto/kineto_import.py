@@ -1,7 +1,7 @@
-"""Traces of torch.profiler (Kineto): one file a rank, with annotations and collectives.
+"""Imports traces of torch.profiler (Kineto): one file a rank, with annotations and collectives.
 
-Names and the groups of collectives say which op type each is, on the rank's position. The
-profiler's marks say in which step it is, on the host or on its stream of the GPU.
+The op type of an annotation or collective follows from its name, its group and the rank's position.
+Its step follows from the profiler's marks on the host or on its stream of the GPU.
 """
 
 from collections import Counter, defaultdict
@@ -56,7 +56,7 @@ _COLLECTIVES = {
     ("embedding", "all-reduce"): "embedding-grads-all-reduce",
     ("model", "all-reduce"): "optimizer-clip-main-grad",
 }
-# They are of a model chunk, by whatever name or group they are known.
+# Types that belong to a model chunk.
 _GATHERS = [OP_CODES["params-all-gather"], OP_CODES["grads-reduce-scatter"]]
 _INNER_AXES = ("tp", "cp", "expert")
 _NO_OPERATION = NameMeaning(())
@@ -65,7 +65,7 @@ _MAX_SHOWN_CHARS = 60
 
 
 class KinetoNames:
-    """Operation types of the names in all files, and counts of unknown names."""
+    """The meanings of the names in all files, and counts of the unknown ones."""
 
     def __init__(self, options: ImportOptions) -> None:
         self._map = NameMap(options, {})
@@ -77,10 +77,10 @@ class KinetoNames:
     def of_file(
         self, where: str, names: Sequence[EventName], place: ParallelPosition
     ) -> list[NameMeaning]:
-        """Meaning of each name on this rank; none for names that are no operation.
+        """The meanings of the names on this rank, `_NO_OPERATION` for other names.
 
         Raises:
-            InvalidTrace: the rank runs stages of the model that are not those of its place.
+            InvalidTrace: the rank runs stages of the model that do not belong to its place.
         """
         stages = sorted(
             {
@@ -88,7 +88,7 @@ class KinetoNames:
                 for name in names
                 if isinstance(name, str)
                 and (action := event_names.PIPELINING.match(name))
-                and not self._map.meant(name)
+                and not self._map.meaning(name)
             }
         )
         size = place.sizes["pp_size"]
@@ -118,13 +118,13 @@ class KinetoNames:
             self.unknown_collectives[_collective_text(name)[:_MAX_SHOWN_CHARS]] += times
 
     def is_sum(self, name: EventName, place: ParallelPosition) -> bool:
-        """Whether it is an all-reduce that is assumed to be of gradients."""
+        """Whether it is an all-reduce that is assumed to sum gradients."""
         if isinstance(name, str) or name.kind != "all-reduce" or _axis(name, place) != "dp":
             return False
-        return not (self._has_patterns and self._map.meant(_collective_text(name)))
+        return not (self._has_patterns and self._map.meaning(_collective_text(name)))
 
     def missing(self) -> list[MissingData]:
-        """Operations that were skipped because of their names."""
+        """The operations that were skipped or are uncertain because of their names."""
         unknown = self.unknown_collectives
         shown = ", ".join(f"{times:,} of {name!r}" for name, times in unknown.most_common(4))
         return self._map.missing("annotations") + missing_data(
@@ -149,8 +149,8 @@ class KinetoNames:
         )
 
     def _annotation(self, name: str, chunk_of: dict[int, int]) -> NameMeaning:
-        if meant := self._map.meant(name):
-            return meant
+        if meaning := self._map.meaning(name):
+            return meaning
         if action := event_names.PIPELINING.match(name):
             code = OP_CODES[event_names.PIPELINING_TYPES[action[2]]]
             return NameMeaning((code,), int(action[3]), chunk_of[int(action[1])])
@@ -161,8 +161,8 @@ class KinetoNames:
         return _NO_OPERATION
 
     def _collective(self, collective: Collective, place: ParallelPosition) -> NameMeaning:
-        if self._has_patterns and (meant := self._map.meant(_collective_text(collective))):
-            return meant
+        if self._has_patterns and (meaning := self._map.meaning(_collective_text(collective))):
+            return meaning
         axis = _axis(collective, place)
         if collective.name in (SEND, RECEIVE):
             optype = _p2p(collective, place) if axis == "pp" else None
@@ -176,12 +176,12 @@ class KinetoNames:
 
 
 def _axis(collective: Collective, place: ParallelPosition) -> str:
-    """The parallel axis of a collective's group; a lone group has the axis of the whole job."""
+    """The parallel axis of a collective's group; of the only group, that of the whole job."""
     return axis_of(collective.description) or place.only_axis
 
 
 def _collective_text(collective: Collective) -> str:
-    """A collective as patterns and messages name it."""
+    """The text of a collective for patterns and messages."""
     return f"{collective.name} {collective.description or collective.group}"
 
 
@@ -190,8 +190,8 @@ def _p2p(collective: Collective, place: ParallelPosition) -> str | None:
     peer = collective.target if collective.name == SEND else collective.source
     size = place.sizes["pp_size"]
     if peer < 0 or len(place.stages) != size or place.sizes.get("vpp_size", 1) > 1:
-        return None  # under interleaving the last stage sends to the first one: which way?
-    # PyTorch names the peer's global rank; a number that is none of the group's is one within it.
+        return None  # with interleaving, first and last stage are neighbours in both directions
+    # The number is a global rank if the group has it, else a rank within the group.
     stage = place.stages.index(peer) if peer in place.stages else peer
     if stage == place.stage + 1:
         return "forward-send" if collective.name == SEND else "backward-recv"
@@ -201,13 +201,13 @@ def _p2p(collective: Collective, place: ParallelPosition) -> str | None:
 
 
 Columns = dict[str, Ints]
-# In place of a type's stream on the GPU.
+# In place of a type's stream on the GPU: it has none, or the host's times are used instead.
 _NO_STREAM, _BY_HOST = -2, -3
 
 
 @dataclass(slots=True)
 class KinetoOmissions:
-    """Counts of operations, over all files, that are skipped or inexact."""
+    """Counts of skipped or inexact operations in all files."""
 
     num_ops: int = 0
     num_outside: int = 0
@@ -218,12 +218,12 @@ class KinetoOmissions:
     num_without_group: int = 0
 
     @property
-    def is_host_alone(self) -> bool:
-        """Whether all times are host-side."""
+    def has_only_host_times(self) -> bool:
+        """Whether all operations have times of the host."""
         return self.num_on_host == self.num_ops
 
     def missing(self) -> list[MissingData]:
-        """The counts in words."""
+        """The counts as missing data."""
         return missing_data(
             (
                 self.num_on_host,
@@ -266,10 +266,10 @@ class KinetoOmissions:
 
 
 class OpsOfFile:
-    """A file's operations with their steps.
+    """The operations of a file with their steps.
 
     Raises:
-        InvalidTrace: the file has operations and no steps.
+        InvalidTrace: the file has operations but no steps.
     """
 
     def __init__(
@@ -277,15 +277,16 @@ class OpsOfFile:
         file: AnnotatedFile,
         place: ParallelPosition,
         names: KinetoNames,
-        losses: KinetoOmissions,
+        omissions: KinetoOmissions,
     ) -> None:
         self._file = file
-        self._losses = losses
-        meant = names.of_file(file.path.name, file.names, place)
-        self._code = np.array([name.codes[0] if name.codes else -1 for name in meant], np.int64)
-        self._mb_id = np.array([name.mb_id for name in meant], np.int64)
-        self._mc = np.array([name.chunk for name in meant], np.int64)
-        self._step = np.array([name.step for name in meant], np.int64)
+        self._omissions = omissions
+        meanings = names.of_file(file.path.name, file.names, place)
+        # All [names].
+        self._code = np.array([name.codes[0] if name.codes else -1 for name in meanings], np.int64)
+        self._mb_id = np.array([name.mb_id for name in meanings], np.int64)
+        self._mc = np.array([name.chunk for name in meanings], np.int64)
+        self._step = np.array([name.step for name in meanings], np.int64)
         if place.sizes.get("vpp_size", 1) == 1:
             has_chunk = np.isin(self._code, [*NUMBERED_TYPES, *_GATHERS])
             self._mc[has_chunk & (self._mc < 0)] = 0
@@ -298,19 +299,19 @@ class OpsOfFile:
                 marks_of[mark.lane].append(mark)
         self._stream_steps = {lane: _step_bounds(marks) for lane, marks in marks_of.items()}
         self._stream = self._streams(names, place)
-        losses.num_without_group += file.num_without_group
+        omissions.num_without_group += file.num_without_group
         self.steps = sorted({*self._host_steps.numbers, *self._gpu_steps.numbers})
 
     def columns(self) -> Iterator[Columns]:
-        """Columns in blocks of rows; starts are on the file's own clock."""
+        """The columns of blocks of rows; starts are by the file's own clock."""
         for block in self._file.ranges.blocks():
             rows = block[self._is_op(block)]
             step = self._steps(rows)
             is_inside = step != OUTSIDE
             rows, name = rows[is_inside], rows["name"][is_inside]
-            self._losses.num_outside += int((~is_inside).sum())
-            self._losses.num_ops += rows.size
-            self._losses.num_on_host += int((rows["kind"] == HOST).sum())
+            self._omissions.num_outside += int((~is_inside).sum())
+            self._omissions.num_ops += rows.size
+            self._omissions.num_on_host += int((rows["kind"] == HOST).sum())
             yield {
                 "step": step[is_inside],
                 "optype": self._code[name],
@@ -321,29 +322,27 @@ class OpsOfFile:
             }
 
     def _refuse_repeated_steps(self) -> None:
-        seen = set()
+        numbers = set()
         for mark in self._file.steps[HOST]:
-            if mark.number in seen:
+            if mark.number in numbers:
                 raise InvalidTrace(
                     f"{self._file.path.name}: ProfilerStep#{mark.number} is there twice: export "
                     "one cycle"
                 )
-            seen.add(mark.number)
+            numbers.add(mark.number)
 
     def _streams(self, names: KinetoNames, place: ParallelPosition) -> dict[int, int]:
-        """For each op type that the GPU annotates, the stream with most of its time."""
+        """By op type with annotations on the GPU, the stream with most of the type's time."""
         total: Counter[tuple[int, int]] = Counter()
         on_host: set[int] = set()
         for rows in self._file.ranges.blocks():
             code = self._code[rows["name"]]
             on_gpu = rows[(rows["kind"] == GPU) & (code >= 0)]
-            for key, length in _summed(self._code[on_gpu["name"]], on_gpu):
-                total[key] += length
+            total.update(_durations_ns(self._code[on_gpu["name"]], on_gpu))
             on_host.update(np.unique(code[rows["kind"] == HOST]).tolist())
-            # A host annotation counts once, though the GPU may repeat it.
+            # The GPU repeats annotations of the host.
             self._count_names(rows[rows["kind"] != GPU], names, place)
-        longest_last = sorted(total.items(), key=lambda of_stream: of_stream[1])
-        streams = {optype: lane for (optype, lane), _ in longest_last}
+        streams = dict(sorted(total, key=total.__getitem__))  # the longest is the last of a type
         computing = on_host.intersection(NUMBERED_TYPES)
         if not computing <= streams.keys():
             streams |= dict.fromkeys(computing & streams.keys(), _BY_HOST)
@@ -358,15 +357,15 @@ class OpsOfFile:
 
     def _is_op(self, rows: Rows) -> NDArray[np.bool_]:
         code = self._code[rows["name"]]
-        stream = np.full(NUM_CODES + 1, _NO_STREAM, np.int64)  # the last one for no code
+        stream = np.full(NUM_CODES + 1, _NO_STREAM, np.int64)  # [-1] for code -1
         stream[list(self._stream)] = list(self._stream.values())
         on_gpu, on_host = rows["kind"] == GPU, rows["kind"] == HOST
         is_main = stream[code] == rows["lane"]
         has_gpu = stream[code] > _NO_STREAM
         is_unused = on_gpu & (stream[code] == _BY_HOST)
-        self._losses.num_gpu_unused += int(is_unused.sum())
+        self._omissions.num_gpu_unused += int(is_unused.sum())
         is_elsewhere = on_gpu & (code >= 0) & ~is_main & ~is_unused
-        self._losses.num_other_streams += int(is_elsewhere.sum())
+        self._omissions.num_other_streams += int(is_elsewhere.sum())
         return np.asarray((code >= 0) & np.where(on_gpu, is_main, ~on_host | ~has_gpu))
 
     def _steps(self, rows: Rows) -> Ints:
@@ -376,17 +375,17 @@ class OpsOfFile:
         if self._gpu_steps.numbers:
             step = np.where(on_host, by_host, self._steps_on_gpu(rows))
         else:
-            self._losses.num_by_host_steps += int((~on_host & (by_host != OUTSIDE)).sum())
-        told = self._step[rows["name"]]
-        if not self.steps and (told < 0).any():
+            self._omissions.num_by_host_steps += int((~on_host & (by_host != OUTSIDE)).sum())
+        in_name = self._step[rows["name"]]
+        if not self.steps and (in_name < 0).any():
             raise InvalidTrace(
                 f"{self._file.path.name}: has no ProfilerStep: call profiler.step() after each "
                 "step, or name the step in a group (?P<step>[0-9]+) of --map"
             )
-        return np.where(told >= 0, told, step)
+        return np.where(in_name >= 0, in_name, step)
 
     def _steps_on_gpu(self, rows: Rows) -> Ints:
-        # By the marks of its own stream: the copy stream may enter the next step much earlier.
+        # By the marks of the operation's stream: the copy stream may begin a step much earlier.
         step = _numbers_at(self._gpu_steps, rows["start_ns"])
         for lane in np.unique(rows["lane"]).tolist():
             if bounds := self._stream_steps.get(lane):
@@ -396,7 +395,7 @@ class OpsOfFile:
 
 
 def _step_bounds(marks: Sequence[StepMark]) -> StepBounds:
-    """Each GPU stream has its own mark: a step begins at the earliest."""
+    """The steps of marks on several streams, from the earliest start to the latest end."""
     spans: dict[int, tuple[int, int]] = {}
     for mark in marks:
         start_ns, end_ns = spans.get(mark.number, mark[-2:])
@@ -406,36 +405,34 @@ def _step_bounds(marks: Sequence[StepMark]) -> StepBounds:
 
 
 def _numbers_at(bounds: StepBounds, time_ns: Ints) -> Ints:
-    """[times] number of the last step begun, `OUTSIDE` for none."""
+    """[times] number of the last step begun, or `OUTSIDE`."""
     numbers: Ints = np.array([*bounds.numbers, OUTSIDE], np.int64)[bounds.at(time_ns)]
     return numbers
 
 
 def _counted(names: Ints) -> list[tuple[int, int]]:
-    """Names with their counts."""
+    """The distinct names with their counts."""
     numbers, times = np.unique(names, return_counts=True)
     return list(zip(numbers.tolist(), times.tolist(), strict=True))
 
 
-def _summed(code: Ints, rows: Rows) -> list[tuple[tuple[int, int], int]]:
-    """Total length by (op type, stream)."""
+def _durations_ns(code: Ints, rows: Rows) -> dict[tuple[int, int], int]:
+    """The total duration by (op type, stream)."""
     keys, position = np.unique(code << 32 | (rows["lane"] + 1), return_inverse=True)
-    total = np.zeros(keys.size, np.int64)
-    np.add.at(total, position, rows["duration_ns"])
-    return [
-        ((key >> 32, (key & 0xFFFFFFFF) - 1), length)
-        for key, length in zip(keys.tolist(), total.tolist(), strict=True)
-    ]
+    total_ns = np.zeros(keys.size, np.int64)
+    np.add.at(total_ns, position, rows["duration_ns"])
+    pairs = zip((keys >> 32).tolist(), ((keys & 0xFFFFFFFF) - 1).tolist(), strict=True)
+    return dict(zip(pairs, total_ns.tolist(), strict=True))
 
 
 class KinetoImport(SpooledImport):
-    """All ranks' files: annotations and collectives that are operations, by name and group."""
+    """The files of all ranks; operations are their annotations and collectives."""
 
     def __init__(self, paths: Sequence[Path], options: ImportOptions) -> None:
         super().__init__(paths, options)
         self._names = KinetoNames(options)
-        self._losses = KinetoOmissions()
-        self._sizes_told: dict[str, int] = {}
+        self._omissions = KinetoOmissions()
+        self._known_sizes: dict[str, int] = {}
         self._file_of: dict[tuple[int, int], str] = {}  # (rank, step)
         self._has_clock = True
 
@@ -449,16 +446,15 @@ class KinetoImport(SpooledImport):
             finally:
                 file.ranges.close()
         return ImportFacts(
-            missing=[*self._losses.missing(), *self._names.missing()],
-            sizes=self._sizes_told,
-            labels=HOST_TIMES if self._losses.is_host_alone else {},
+            missing=[*self._omissions.missing(), *self._names.missing()],
+            sizes=self._known_sizes,
+            labels=HOST_TIMES if self._omissions.has_only_host_times else {},
             has_clock=self._has_clock,
             numbers_microbatches=True,
         )
 
     def _take(self, spool: OpSpool, file: AnnotatedFile) -> None:
-        name = file.path.name
-        rank = file.rank
+        name, rank = file.path.name, file.rank
         if rank is None:
             if len(self.paths) > 1:
                 raise InvalidTrace(
@@ -467,10 +463,10 @@ class KinetoImport(SpooledImport):
             rank = 0
         self._refuse_pipeline_in_default_group(file)
         place = position_of(name, rank, file.info, self.options.sizes)
-        self._agree(name, place)
+        self._refuse_other_sizes(name, place)
         origin_ns = self._origin_ns(file)
         spool.place(rank, place.dp_rank, place.stage, peer=place.peer, host=file.host)
-        ops = OpsOfFile(file, place, self._names, self._losses)
+        ops = OpsOfFile(file, place, self._names, self._omissions)
         for step in ops.steps:
             before = self._file_of.setdefault((rank, step), name)
             if before != name:
@@ -486,27 +482,25 @@ class KinetoImport(SpooledImport):
     def _refuse_pipeline_in_default_group(self, file: AnnotatedFile) -> None:
         if self.options.sizes or not is_all_data_parallel(file.info):
             return
-        if any(
-            isinstance(name, Collective) and name.name in (SEND, RECEIVE) for name in file.names
-        ):
+        collectives = (name for name in file.names if isinstance(name, Collective))
+        if any(collective.name in (SEND, RECEIVE) for collective in collectives):
             raise InvalidTrace(
                 f"{file.path.name}: ranks of its only group send to each other, as stages of a "
                 "pipeline do: give --dp and --pp"
             )
 
-    def _agree(self, name: str, place: ParallelPosition) -> None:
+    def _refuse_other_sizes(self, name: str, place: ParallelPosition) -> None:
         sizes = dict(place.sizes)
-        if self._sizes_told and sizes != self._sizes_told:
-            key = next(key for key in sizes if sizes[key] != self._sizes_told.get(key))
+        if self._known_sizes and sizes != self._known_sizes:
+            key = next(key for key in sizes if sizes[key] != self._known_sizes.get(key))
             raise InvalidTrace(
-                f"{name}: {key} is {sizes[key]} here and {self._sizes_told.get(key)} in "
+                f"{name}: {key} is {sizes[key]} here and {self._known_sizes.get(key)} in "
                 f"{self.paths[0].name}: give the files of one run, or the sizes"
             )
-        self._sizes_told = sizes
+        self._known_sizes = sizes
 
     def _origin_ns(self, file: AnnotatedFile) -> int:
-        origin_ns = file.origin_ns
-        if origin_ns is not None:
+        if (origin_ns := file.origin_ns) is not None:
             return origin_ns
         if len(self.paths) > 1:
             raise InvalidTrace(

@@ -2,14 +2,15 @@
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from math import prod
 
 import msgspec
 
 from app.errors import InvalidTrace
 
-# Group names of Megatron, DeviceMesh and users; the first match counts. Groups of
-# experts and those that join several axes are none of the axes below.
+# Group names of Megatron, DeviceMesh and users; the first match counts. Groups of experts and those
+# that join several axes come first, since their names contain those of a single axis.
 _AXES = (
     ("expert", re.compile(r"expert|moe|(^|_)ep(_|$)")),
     ("embedding", re.compile(r"embedding")),
@@ -38,7 +39,7 @@ class ProcessGroup(msgspec.Struct):
 
 
 class DistributedInfo(msgspec.Struct):
-    """`distributedInfo` of a file."""
+    """A file's `distributedInfo`."""
 
     rank: int | None = None
     world_size: int | None = None
@@ -47,9 +48,10 @@ class DistributedInfo(msgspec.Struct):
 
 @dataclass(frozen=True, slots=True)
 class ParallelPosition:
-    """A rank's position, and the job's sizes; `stages` are the ranks of its pipeline.
+    """A rank's position and the job's sizes.
 
-    `only_axis` is the axis of groups without a description, "" if unknown.
+    `stages` are the ranks of its pipeline by stage. `only_axis` is the axis of groups without a
+    description, "" if unknown.
     """
 
     rank: int
@@ -57,7 +59,7 @@ class ParallelPosition:
     stage: int
     peer: int
     sizes: Mapping[str, int]
-    stages: tuple[int, ...] = field(default=())
+    stages: tuple[int, ...] = ()
     only_axis: str = ""
 
 
@@ -70,32 +72,26 @@ def axis_of(description: str) -> str:
 def position_of(
     where: str, rank: int, info: DistributedInfo | None, given: Mapping[str, int]
 ) -> ParallelPosition:
-    """The rank's position: its index in each axis's group, else Megatron's order.
+    """The rank's position: its index in the group of an axis, else by Megatron's order of ranks.
 
     Raises:
-        InvalidTrace: the groups do not give the sizes, or contradict each other.
+        InvalidTrace: the sizes are unknown, or contradict each other.
     """
     groups = _groups_of_rank(rank, info)
     sizes = _sizes(where, info, groups, given)
     tp, cp, dp = sizes["tp_size"], sizes["dsp_size"], sizes["dp_size"]
-    world = tp * cp * dp * sizes["pp_size"]
+    expected = {"tp": tp, "cp": cp, "dp": dp, "pp": sizes["pp_size"]}
+    world = prod(expected.values())
     if rank >= world:
         raise InvalidTrace(
             f"{where}: is of rank {rank}, but the sizes make {world:,} ranks: correct them"
         )
-    usual = {
-        "tp": rank % tp,
-        "cp": rank // tp % cp,
-        "dp": rank // (tp * cp) % dp,
-        "pp": rank // (tp * cp * dp),
-    }
-    expected = {"tp": tp, "cp": cp, "dp": dp, "pp": sizes["pp_size"]}
-    index = {
-        axis: groups[axis].ranks.index(rank)
-        if axis in groups and len(groups[axis].ranks) == expected[axis]
-        else usual[axis]
-        for axis in usual
-    }
+    index: dict[str, int] = {}
+    rest = rank
+    for axis, size in expected.items():
+        rest, index[axis] = divmod(rest, size)
+        if axis in groups and len(groups[axis].ranks) == size:
+            index[axis] = groups[axis].ranks.index(rank)
     stages = groups["pp"].ranks if "pp" in groups else []
     peer = index["cp"] * tp + index["tp"]
     only_axis = "dp" if is_all_data_parallel(info) and dp == world else ""
@@ -103,15 +99,14 @@ def position_of(
 
 
 def _groups_of_rank(rank: int, info: DistributedInfo | None) -> dict[str, ProcessGroup]:
-    """The largest group of each axis that the rank is in."""
-    found: dict[str, ProcessGroup] = {}
+    """By axis, the largest group with this rank; without those of two axes ("dp_with_cp")."""
+    largest: dict[str, ProcessGroup] = {}
     for group in (info and info.pg_config) or []:
-        axis = group.axis
         if "_with_" in group.pg_desc.lower() or rank not in group.ranks or group.pg_size < 1:
-            continue  # data and context parallel in one, for example
-        if axis not in found or group.pg_size > found[axis].pg_size:
-            found[axis] = group
-    return found
+            continue
+        if group.axis not in largest or group.pg_size > largest[group.axis].pg_size:
+            largest[group.axis] = group
+    return largest
 
 
 def _sizes(
@@ -123,9 +118,15 @@ def _sizes(
     world = info.world_size if info and info.world_size is not None else None
     named = {size: groups[axis].pg_size for axis, size in AXIS_SIZES.items() if axis in groups}
     sizes = {"pp_size": 1, "tp_size": 1, "dsp_size": 1, **named, **given}
-    others = sizes["pp_size"] * sizes["tp_size"] * sizes["dsp_size"]
+    product = prod(sizes[size] for size in ("pp_size", "tp_size", "dsp_size"))
     if "dp_size" in given:
-        return _checked_product(where, sizes, world)
+        product *= sizes["dp_size"]
+        if world is not None and product != world:
+            raise InvalidTrace(
+                f"{where}: is of {world:,} ranks, but dp * pp * tp * dsp is {product:,}: correct "
+                "the sizes"
+            )
+        return sizes
     has_axes = bool(given) or bool(groups.keys() & {"pp", "tp", "cp", "dp"})
     if not has_axes and (world is None or world > 1) and not is_all_data_parallel(info):
         raise InvalidTrace(
@@ -133,28 +134,18 @@ def _sizes(
             "--tp, --dsp and --vpp where they are not 1"
         )
     if world is None:
-        world = others * (groups["dp"].pg_size if "dp" in groups else 1)
-    if world < 1 or world % others:
+        world = product * (groups["dp"].pg_size if "dp" in groups else 1)
+    if world < 1 or world % product:
         raise InvalidTrace(
             f"{where}: {world:,} ranks are no multiple of pp {sizes['pp_size']} * tp "
             f"{sizes['tp_size']} * dsp {sizes['dsp_size']}: give the sizes"
         )
-    return {**sizes, "dp_size": world // others}
+    return {**sizes, "dp_size": world // product}
 
 
 def is_all_data_parallel(info: DistributedInfo | None) -> bool:
-    """Whether all ranks are in one group and there is no other: plain data parallelism."""
+    """Whether the only group is that of all ranks, so that the job is purely data-parallel."""
     groups = (info and info.pg_config) or []
     if info is None or len(groups) != 1 or groups[0].axis not in ("", "dp"):
         return False
     return groups[0].pg_size == info.world_size
-
-
-def _checked_product(where: str, sizes: dict[str, int], world: int | None) -> dict[str, int]:
-    product = sizes["dp_size"] * sizes["pp_size"] * sizes["tp_size"] * sizes["dsp_size"]
-    if world is not None and product != world:
-        raise InvalidTrace(
-            f"{where}: is of {world:,} ranks, but dp * pp * tp * dsp is {product:,}: correct the "
-            "sizes"
-        )
-    return sizes

@@ -1,18 +1,17 @@
-"""One rank's plain profile: its steps, what its GPU did when, and its collectives.
+"""One rank's profile without annotated operations: its steps, the GPU's work, and its collectives.
 
-A kernel belongs to the step in which the host launched it, whenever it runs: hosts run ahead of
-their GPUs, by whole steps in a short profile. On the GPU a step ends with the last of its kernels,
-and begins where the one before it ended.
+A kernel belongs to the step in which the host launched it, since hosts run ahead of their GPUs, in
+short profiles by whole steps. On the GPU a step ends with its last kernel, and begins at the end of
+the step before it.
 
-Newer files have the collective and group in the args of a kernel that communicates. Kernels without
-them are joined to what the host was doing when it launched them: a collective with the same
-external id, the sends and receives that were coalesced before, or an annotation such as
-`nccl:all_to_all`.
+Newer files have the collective and its group in the args of a communication kernel. Other kernels
+are matched with the host's activity when it launched them: a collective with the same external id,
+the sends and receives that it had coalesced, or an annotation such as `nccl:all_to_all`.
 """
 
 from bisect import bisect_right
 from collections import Counter
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -39,15 +38,15 @@ from app.trace.window import Floats, Ints
 PROFILER_STEPS, OPTIMIZER_STEPS, WHOLE_FILE = "ProfilerStep", "Optimizer.step", "file"
 # Kinds of GPU work.
 COMPUTING, COMMUNICATING, COPYING = range(3)
-_EVER_NS = 2**62  # before and after all times of a file
+_EVER_NS = 2**62  # beyond all times of a file
 
 
 @dataclass(frozen=True, slots=True)
 class GpuWork:
     """Intervals in which the GPU worked, by the file's clock in nanoseconds.
 
-    Shapes: all [kernels]; `kind` is `COMPUTING`, `COMMUNICATING` or `COPYING`, `launch_ns` -1 where
-    the file does not have the launch, `step` an index or `OUTSIDE`.
+    Shapes: all [kernels]; `kind` is `COMPUTING`, `COMMUNICATING` or `COPYING`, `launch_ns` -1 if
+    the file lacks the launch, `step` an index or `OUTSIDE`.
     """
 
     kind: NDArray[np.int8]
@@ -57,23 +56,16 @@ class GpuWork:
     step: Ints
 
     def select(self, rows: NDArray[np.bool_]) -> "GpuWork":
-        """Only some of it."""
-        return GpuWork(
-            self.kind[rows],
-            self.start_ns[rows],
-            self.end_ns[rows],
-            self.launch_ns[rows],
-            self.step[rows],
-        )
+        """Only the chosen rows."""
+        return GpuWork(*(getattr(self, column.name)[rows] for column in fields(self)))
 
 
 @dataclass(frozen=True, slots=True)
 class RankCollective:
     """One communication kernel inside a step (an index).
 
-    `calls` are what it carries out: one collective, or the sends and receives that were coalesced;
-    a kind of "" is not known. `order_ns` is when the host launched it, its start where that is not
-    known.
+    `calls`: the collective that it carries out, or the coalesced sends and receives; an unknown
+    kind is "". `order_ns`: the time of its launch, or its start if that is unknown.
     """
 
     calls: tuple[Collective, ...]
@@ -86,13 +78,12 @@ class RankCollective:
 
 @dataclass(frozen=True, slots=True)
 class RankProfile:
-    """One rank's file. `rank` and `world_size` are None where it does not say them.
+    """The profile in one rank's file; an unknown `rank` or `world_size` is None.
 
-    `steps` are numbers as the file has them and `steps_from` where they come from;
-    `host_start_ns` [steps] is when the host began them and `bounds_ns` [steps + 1] are their ends
-    on the GPU. `data_wait_s` [steps] is what the host waited for PyTorch's data loader, `blocks`
-    [steps] the blocks in the grids of the computing kernels, NaN where the file does not say them.
-    `device` is the GPU's number on its host.
+    `steps` are the file's numbers, and `steps_from` is their source. `host_start_ns` [steps]: when
+    the host began them. `bounds_ns` [steps + 1]: their bounds on the GPU. `data_wait_s` [steps]:
+    the host's time in PyTorch's data loader. `blocks` [steps]: the number of blocks in the grids of
+    computing kernels, NaN if unknown. `device`: the GPU's number on its host.
     """
 
     file: str
@@ -118,20 +109,20 @@ class RankProfile:
         return np.diff(self.bounds_ns) / 1e9
 
     def as_rank(self, rank: int) -> "RankProfile":
-        """The profile as of this rank, without single kernels."""
+        """The profile under this rank, without its kernels."""
         nothing = np.zeros(self.work.kind.size, np.bool_)
         return replace(self, rank=rank, work=self.work.select(nothing))
 
 
 def read(path: Path) -> RankProfile:
-    """One rank's file.
+    """The profile in one rank's file.
 
     Raises:
-        InvalidTrace: it cannot be read, or shows no training on GPUs; the message says which.
+        InvalidTrace: the file cannot be read, or shows no training on GPUs.
     """
     file = ProfileFile(path)
     kernels, launches = file.kernels, file.launches
-    _refuse_others(file, kernels)
+    _refuse_other_profiles(file, kernels)
     ranges = file.ranges.all()
     host = _host_steps(file, ranges)
     launch = _launch_of(kernels, launches)
@@ -172,8 +163,8 @@ def read(path: Path) -> RankProfile:
     )
 
 
-def _refuse_others(file: ProfileFile, kernels: Rows) -> None:
-    """Refuse profiles that show no training on GPUs, naming their kind."""
+def _refuse_other_profiles(file: ProfileFile, kernels: Rows) -> None:
+    """Refuse profiles that show no training on GPUs."""
     name = file.path.name
     if not kernels.size:
         if file.devices_unread:
@@ -200,10 +191,10 @@ def _refuse_others(file: ProfileFile, kernels: Rows) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _HostSteps:
-    """The steps of one file as its host went through them.
+    """The steps of a file on its host.
 
-    `source` is `PROFILER_STEPS`, `OPTIMIZER_STEPS` or `WHOLE_FILE`. `is_on_gpu` says that the marks
-    are the GPU's own, as nothing was recorded on the host.
+    `source` is `PROFILER_STEPS`, `OPTIMIZER_STEPS` or `WHOLE_FILE`. With `is_on_gpu` the marks are
+    those on the GPU, since the host has none.
     """
 
     source: str
@@ -212,13 +203,13 @@ class _HostSteps:
 
 
 def _host_steps(file: ProfileFile, ranges: Rows) -> _HostSteps:
-    """Steps by the profiler's marks, else by the optimizer's, else the file as one."""
+    """Steps by the profiler's marks, else by the optimizer's steps, else the whole file."""
     if marks := file.steps[HOST] or file.steps[GPU]:
         return _HostSteps(PROFILER_STEPS, _by_profiler(marks), is_on_gpu=not file.steps[HOST])
     optimizers = file.named(ranges, event_names.OPTIMIZER)
     if not optimizers.size:
         return _HostSteps(WHOLE_FILE, StepBounds.of([(-_EVER_NS, _EVER_NS, 0)]))
-    # A step ends with the optimizer, the last of several.
+    # A step ends with the optimizer, or with the last one of several.
     end_ns = optimizers["start_ns"] + optimizers["duration_ns"]
     last = optimizers["name"][end_ns.argmax()]
     ends = sorted(end_ns[optimizers["name"] == last].tolist())
@@ -228,7 +219,7 @@ def _host_steps(file: ProfileFile, ranges: Rows) -> _HostSteps:
 
 
 def _by_profiler(marks: list[StepMark]) -> StepBounds:
-    # Of the thread with the most; other threads may repeat them.
+    # The marks of the thread with most of them; other threads may repeat them.
     main = Counter(mark.lane for mark in marks).most_common(1)[0][0]
     ends = {(mark.number, mark.start_ns): mark.end_ns for mark in marks if mark.lane == main}
     bounds = StepBounds.of(sorted((start, end, number) for (number, start), end in ends.items()))
@@ -239,7 +230,7 @@ def _by_profiler(marks: list[StepMark]) -> StepBounds:
 
 
 def _launch_of(kernels: Rows, launches: Rows) -> Ints:
-    """[kernels] row of each one's launch, -1 if it is not in the file."""
+    """[kernels] row of the kernel's launch, -1 if it is not in the file."""
     wanted = kernels["correlation"]
     if not launches.size:
         return np.full(wanted.size, -1, np.int64)
@@ -252,11 +243,11 @@ def _launch_of(kernels: Rows, launches: Rows) -> Ints:
 def _gpu_steps(
     host: _HostSteps, start_ns: Ints, end_ns: Ints, launch_ns: Ints
 ) -> tuple[Ints, Ints]:
-    """The step of each kernel, `OUTSIDE` for none, and [steps + 1] each step's bounds on the GPU.
+    """[kernels] the step, `OUTSIDE` for none, and [steps + 1] the bounds of the steps on the GPU.
 
-    A kernel without a launch in the file belongs to the step within whose bounds it starts. Where
-    no kernel has one, or the marks are the GPU's own, kernels belong to the step that had begun
-    when they start.
+    A kernel belongs to the step of its launch; without a launch, to the step within whose bounds it
+    starts. If no kernel has a launch, or the marks are those on the GPU, it belongs to the last
+    step that was begun before it.
     """
     has_launch = launch_ns >= 0
     if host.is_on_gpu or host.source == WHOLE_FILE or not has_launch.any():
@@ -279,10 +270,10 @@ def _bounds(step: Ints, start_ns: Ints, end_ns: Ints, host: _HostSteps) -> Ints:
     np.maximum.at(ends, step[is_inside], end_ns[is_inside])
     begins = first = int(start_ns[is_inside].min())
     if host.source == PROFILER_STEPS and int(step[is_inside].min()) == 0:
-        # The host's step may be longer than its kernels: it began that much earlier.
+        # The first step is at least as long as on the host.
         first = min(first, int(ends[0] - (host.bounds.end_ns[0] - host.bounds.start_ns[0])))
     earlier = end_ns[~is_inside & (start_ns < begins)]
-    if earlier.size:  # the GPU was still busy with steps before
+    if earlier.size:  # the GPU still ran kernels of earlier steps
         first = max(first, min(int(earlier.max()), begins))
     return np.maximum.accumulate(np.concatenate([[first], ends]))
 
@@ -295,7 +286,7 @@ def _data_wait_s(waits: Rows, bounds: StepBounds) -> Floats:
 
 
 def _blocks(kernels: Rows, work: GpuWork, num_steps: int) -> Floats:
-    """[steps], work of the computing kernels, as blocks of their grids."""
+    """[steps], number of blocks in the grids of the computing kernels."""
     chosen = (work.kind == COMPUTING) & (work.step >= 0)
     blocks = kernels["blocks"][chosen]
     if not blocks.size or (blocks < 0).any():
@@ -308,14 +299,14 @@ def _collectives(
 ) -> list[RankCollective]:
     """All communication kernels that are in a step, in the order of their launches.
 
-    `lane` [kernels] is the thread that launched each.
+    `lane` [kernels] is the launching thread.
     """
     chosen = np.flatnonzero((work.kind == COMMUNICATING) & (work.step >= 0))
     columns = (
         *(kernels["collective"], kernels["external_id"], kernels["stream"]),
         *(lane, work.launch_ns, work.step, work.start_ns, work.end_ns),
     )
-    found = []
+    collectives = []
     for number, external_id, stream, thread, launched_ns, step, start_ns, end_ns in zip(
         *(column[chosen].tolist() for column in columns), strict=True
     ):
@@ -323,8 +314,8 @@ def _collectives(
         if not calls[0].group and not calls[0].ranks and launched_ns >= 0:
             calls = on_host.calls(external_id, thread, launched_ns) or calls
         order_ns = launched_ns if launched_ns >= 0 else start_ns
-        found.append(RankCollective(calls, step, stream, order_ns, start_ns, end_ns))
-    return sorted(found, key=lambda collective: (collective.order_ns, collective.start_ns))
+        collectives.append(RankCollective(calls, step, stream, order_ns, start_ns, end_ns))
+    return sorted(collectives, key=lambda collective: (collective.order_ns, collective.start_ns))
 
 
 class _LaneRanges(NamedTuple):
@@ -335,7 +326,7 @@ class _LaneRanges(NamedTuple):
     name: list[int]
 
     def enclosing(self, at_ns: int) -> int | None:
-        """Index of the innermost range open at that time."""
+        """Index of the last range that began before a time, if it had not ended by then."""
         place = bisect_right(self.start_ns, at_ns) - 1
         return place if place >= 0 and at_ns <= self.end_ns[place] else None
 
@@ -344,7 +335,7 @@ _NO_RANGES = _LaneRanges([], [], [])
 
 
 class _HostCalls:
-    """The host calls that launched communication kernels, and annotations around them."""
+    """The host's calls of collectives, and the annotations around them."""
 
     def __init__(self, file: ProfileFile, ranges: Rows) -> None:
         self._file = file
@@ -356,19 +347,19 @@ class _HostCalls:
         self._annotated = _by_lane(file.named(ranges, event_names.ANNOTATED))
 
     def calls(self, external_id: int, lane: int, at_ns: int) -> tuple[Collective, ...]:
-        """The calls behind a launch; empty if there is none."""
+        """The calls that a launch carried out; empty if they are unknown."""
         collectives = self._file.collectives
         if (number := self._by_id.get(external_id)) is not None:
             return (collectives[number],)
         calls = self._calls.get(lane, _NO_RANGES)
         coalesced = self._coalesced.get(lane, _NO_RANGES)
         place = coalesced.enclosing(at_ns)
-        if place is not None:  # those that began after one coalesced launch and until the next
+        if place is not None:  # calls since the previous coalesced launch
             after_ns = coalesced.end_ns[place - 1] if place else -_EVER_NS
             first = bisect_right(calls.start_ns, after_ns)
             last = bisect_right(calls.start_ns, coalesced.start_ns[place])
             inside = [collectives[number] for number in calls.name[first:last]]
-            # What was launched on its own since then has a kernel of its own.
+            # Other collectives since then were launched on their own, with kernels of their own.
             return tuple([call for call in inside if call.kind in (SEND, RECEIVE)] or inside)
         place = calls.enclosing(at_ns)
         if place is not None:
@@ -377,20 +368,20 @@ class _HostCalls:
         place = annotated.enclosing(at_ns)
         if place is None:
             return ()
-        said = event_names.ANNOTATED.match(self._file.texts[annotated.name[place]])
-        return (Collective(said[1] if said else ""),)
+        match = event_names.ANNOTATED.match(self._file.texts[annotated.name[place]])
+        return (Collective(match[1] if match else ""),)
 
 
 def _by_lane(ranges: Rows) -> dict[int, _LaneRanges]:
-    """Ranges of each thread."""
+    """The ranges by thread."""
     ordered = ranges[np.lexsort((ranges["start_ns"], ranges["lane"]))]
     lanes, first = np.unique(ordered["lane"], return_index=True)
     return {
         lane: _LaneRanges(
-            of_lane["start_ns"].tolist(),
-            (of_lane["start_ns"] + of_lane["duration_ns"]).tolist(),
-            of_lane["name"].tolist(),
+            rows["start_ns"].tolist(),
+            (rows["start_ns"] + rows["duration_ns"]).tolist(),
+            rows["name"].tolist(),
         )
-        for lane, of_lane in zip(lanes.tolist(), np.split(ordered, first)[1:], strict=True)
+        for lane, rows in zip(lanes.tolist(), np.split(ordered, first)[1:], strict=True)
         if lane >= 0
     }

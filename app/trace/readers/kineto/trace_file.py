@@ -1,8 +1,8 @@
 """Reads one rank's torch.profiler file, once, into columns.
 
-`TraceFile` has what every use of a file needs: who wrote it, the names, threads and process groups
-of its events, ranges of time and the profiler's steps. `AnnotatedFile` takes all annotations and
-collectives, for an import; `gpu_events.ProfileFile` all work of the GPU and how it was launched.
+`TraceFile` reads what every use of a file needs: the rank, the process groups, the names and
+threads of events, ranges of time and the profiler's steps. `AnnotatedFile` adds all annotations and
+collectives, for an import; `gpu_events.ProfileFile` adds the work of the GPU and its launches.
 """
 
 import re
@@ -17,7 +17,7 @@ import msgspec
 import numpy as np
 from typing_extensions import override
 
-from app.trace.readers.disk_rows import UNSORTED_ROWS_HELD, UnsortedRows
+from app.trace.readers.disk_rows import ROWS_HELD, UnsortedRows
 from app.trace.readers.json_stream import UNDECODABLE, InputFile, JsonStream
 from app.trace.readers.kineto import event_names
 from app.trace.readers.kineto.process_groups import DistributedInfo
@@ -27,12 +27,12 @@ HOST, GPU, COMM = range(3)  # an annotation on the host, the same on the GPU, a 
 _RANK_AS_TEXT = re.compile(r"\s*\d{1,9}\s*$", re.ASCII)
 _RANK_IN_NAME = re.compile(r"rank[\[_-]?(\d{1,9})", re.IGNORECASE)
 _COLLECTIVE_KEY = b"Collective name"
-MAX_NAME_CHARS = 1_024  # what is beyond it no pattern needs
-_MAX_CHARACTERS = 1 << 25  # of all names together
+MAX_NAME_CHARS = 1_024  # longer names are cut
 _MAX_STEPS = 100_000
-_MAX_US = 4e15  # beyond all clocks; with a length as great, still nanoseconds in 64 bits
+_MAX_US = 4e15  # beyond all clocks; twice as many still fit into 64 bits as nanoseconds
 _MAX_BASE_NS = 2**62
-# Before Kineto had a base time, times counted from 1970; none does from anything later than 2001.
+# Files of PyTorch versions without a base time count from 1970: their times are beyond this one, in
+# 2001, which times that count from a base never reach.
 _SINCE_1970_NS = 10**18
 OUTSIDE = -1
 
@@ -40,7 +40,7 @@ T = TypeVar("T")
 
 
 class Event(msgspec.Struct, gc=False):
-    """An event; fields that are not read may hold anything."""
+    """An event; fields of skipped events may hold anything."""
 
     ph: Any = None
     cat: Any = None
@@ -53,7 +53,7 @@ class Event(msgspec.Struct, gc=False):
 
 
 class _GroupArgs(msgspec.Struct, gc=False):
-    """What args of a kernel say of its group; ranks may be text."""
+    """The args of a kernel that describe its group; ranks may be text."""
 
     name: str = msgspec.field(name="Collective name", default="")
     group: str = msgspec.field(name="Process Group Name", default="")
@@ -63,10 +63,10 @@ class _GroupArgs(msgspec.Struct, gc=False):
 
 
 class Collective(NamedTuple):
-    """One collective as the file has it; unknown `ranks` are empty, unknown numbers -1.
+    """A collective as the file describes it; unknown `ranks` are empty, unknown numbers -1.
 
-    `source` and `target` are global ranks of a receive and a send; `num_bytes` is the larger of
-    the message in and out.
+    `source` and `target` are global ranks of a receive and a send; `num_bytes` is the size of the
+    larger one of the messages in and out.
     """
 
     name: str
@@ -80,7 +80,7 @@ class Collective(NamedTuple):
 
     @property
     def kind(self) -> str:
-        """Its name as all versions and vendors have it."""
+        """Its kind, which is independent of PyTorch's version and the vendor."""
         return event_names.kind_of(self.name)
 
 
@@ -89,7 +89,7 @@ Taker = Callable[[Event], None]
 
 
 class StepMark(NamedTuple):
-    """The profiler's mark of one step, on a thread of the host or a stream of the GPU."""
+    """The profiler's mark of a step, on a thread of the host or a stream of the GPU."""
 
     number: int
     lane: int
@@ -99,7 +99,7 @@ class StepMark(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class StepBounds:
-    """Steps in order of their starts; `numbers` as the file counts them, bounds [steps]."""
+    """Steps in order of their starts; `numbers` as in the file, bounds [steps]."""
 
     numbers: tuple[int, ...]
     start_ns: Ints
@@ -107,14 +107,14 @@ class StepBounds:
 
     @classmethod
     def of(cls, spans: list[tuple[int, int, int]]) -> "StepBounds":
-        """Of (start, end, number), ascending."""
+        """From (start, end, number), ascending."""
         starts, ends, numbers = zip(*spans, strict=True) if spans else ((), (), ())
         return cls(numbers, np.array(starts, np.int64), np.array(ends, np.int64))
 
     def at(self, time_ns: Ints) -> Ints:
         """[times] index of the last step begun; `OUTSIDE` before the first and after the last.
 
-        What begins between two steps belongs to the first: a GPU finishes it later than its host.
+        A time between two steps belongs to the first one, since a GPU ends a step after its host.
         """
         index = np.searchsorted(self.start_ns, time_ns, "right") - 1
         return np.where(time_ns > self.end_ns[-1], OUTSIDE, index) if self.numbers else index
@@ -130,22 +130,22 @@ _GROUP_ARGS = msgspec.json.Decoder(_GroupArgs)
 class TraceFile(ABC):
     """One rank's file, read by the constructor; times are nanoseconds of the file's clock.
 
-    `ranges` are of `RANGE_COLUMNS`: their `name` indexes `names`, their `lane` is that of a thread
-    or stream in `lanes`, -1 where there are too many. `steps` are the profiler's, on the host and
+    `ranges` have the `RANGE_COLUMNS`: their `name` indexes `names`, their `lane` is the number of a
+    thread or stream in `lanes`, -1 beyond `MAX_LANES`. `steps` are the profiler's, on the host and
     on the GPU.
 
     Raises:
-        InvalidTrace: it is no such file, or damaged; the message names it and the event.
+        InvalidTrace: the file has another format, or is damaged; the message names it and the
+            event.
     """
 
     RANGE_COLUMNS: ClassVar[tuple[str, ...]] = ("kind", "name", "lane", "start_ns", "duration_ns")
-    RANGES_HELD: ClassVar[int] = UNSORTED_ROWS_HELD  # in memory, the others on disk
+    RANGES_HELD: ClassVar[int] = ROWS_HELD  # in memory, the others on disk
     MAX_LANES: ClassVar[int]
     MAX_NAMES: ClassVar[int]
+    MAX_CHARACTERS: ClassVar[int] = 1 << 25  # of all names together
 
-    def __init__(
-        self, path: Path, folder: Path | None = None, *, max_characters: int = _MAX_CHARACTERS
-    ) -> None:
+    def __init__(self, path: Path, folder: Path | None = None) -> None:
         self.path = path
         self.info: DistributedInfo | None = None
         self.host: str | None = None
@@ -154,7 +154,7 @@ class TraceFile(ABC):
         self.ranges = UnsortedRows(self.RANGE_COLUMNS, folder, self.RANGES_HELD)
         self.steps: dict[int, list[StepMark]] = {HOST: [], GPU: []}
         self._ids: dict[EventName, int] = {}
-        self._left_characters = max_characters
+        self._left_characters = self.MAX_CHARACTERS
         source = InputFile(path)
         self._stream = JsonStream(source, noun="event")
         try:
@@ -167,19 +167,19 @@ class TraceFile(ABC):
         """The rank named in `distributedInfo`, else in the file's name."""
         if self.info and self.info.rank is not None:
             return self.info.rank
-        named = _RANK_IN_NAME.search(self.path.name)
-        return int(named[1]) if named else None
+        match = _RANK_IN_NAME.search(self.path.name)
+        return int(match[1]) if match else None
 
     @abstractmethod
     def _takers(self) -> Mapping[int, Taker]:
-        """What takes the events that have a length, by their role."""
+        """The functions that take the events with a duration, by role."""
 
     def _taker_of(self, takers: Mapping[str, Taker]) -> Callable[[str], Taker | None]:
-        """Finds the taker of a category; `takers` has those of the known ones."""
+        """The function that looks up the taker of a category in `takers`, by category."""
         return takers.get
 
     def _read_member(self, key: str) -> None:
-        """Read the value of a key that not every use needs."""
+        """Read or skip the value of another key of the file."""
         self._stream.skip()
 
     def _read_document(self) -> None:
@@ -210,14 +210,12 @@ class TraceFile(ABC):
             )
 
     def _read_events(self) -> None:
-        takers = self._takers()
-        taker_of = self._taker_of(
-            {
-                category: take
-                for role, take in takers.items()
-                for category in event_names.CATEGORIES[role]
-            }
-        )
+        takers = {
+            category: take
+            for role, take in self._takers().items()
+            for category in event_names.CATEGORIES[role]
+        }
+        taker_of = self._taker_of(takers)
         for event in self._stream.elements(EVENTS):
             category = event.cat
             if category.__class__ is not str:
@@ -280,31 +278,29 @@ class TraceFile(ABC):
 
 
 def integer(value: object) -> int:
-    """The number in an integer or numeric text; -1 for anything else."""
+    """The value of an integer or a numeric text; -1 for anything else."""
     if isinstance(value, str) and _RANK_AS_TEXT.match(value):
         return int(value)
     return value if type(value) is int and 0 <= value < 1 << 62 else -1
 
 
 class AnnotatedFile(TraceFile):
-    """All annotations, and the kernels of collectives that say their group, whatever their names.
+    """All annotations, and the kernels of collectives with a known group.
 
-    `num_without_group` counts kernels of collectives that do not.
+    `num_without_group` counts the kernels of collectives without one.
     """
 
     MAX_LANES = 4_096
     MAX_NAMES = 200_000
 
-    def __init__(
-        self, path: Path, folder: Path | None, *, max_characters: int = _MAX_CHARACTERS
-    ) -> None:
+    def __init__(self, path: Path, folder: Path | None) -> None:
         self.base_ns: int | None = None
         self.num_without_group = 0
-        super().__init__(path, folder, max_characters=max_characters)
+        super().__init__(path, folder)
 
     @property
     def origin_ns(self) -> int | None:
-        """The origin of its times, nanoseconds since 1970; None if unknown."""
+        """The origin of the file's times, nanoseconds since 1970; None if unknown."""
         if self.base_ns is not None:
             return self.base_ns
         marks = [mark.start_ns for marks in self.steps.values() for mark in marks]
@@ -345,12 +341,12 @@ class AnnotatedFile(TraceFile):
         if _COLLECTIVE_KEY not in args:
             self.num_without_group += "nccl" in str(event.name)[:64].lower()
             return
-        said = self._decoded(_GROUP_ARGS, args)
+        group = self._decoded(_GROUP_ARGS, args)
         collective = Collective(
-            said.name[:MAX_NAME_CHARS],
-            said.group[:MAX_NAME_CHARS],
-            said.description[:MAX_NAME_CHARS],
-            source=integer(said.source),
-            target=integer(said.target),
+            group.name[:MAX_NAME_CHARS],
+            group.group[:MAX_NAME_CHARS],
+            group.description[:MAX_NAME_CHARS],
+            source=integer(group.source),
+            target=integer(group.target),
         )
         self._add_range(COMM, collective, event)

@@ -1,8 +1,8 @@
 """Parses OTLP/HTTP trace requests in JSON and protobuf; unknown fields are skipped.
 
-Protobuf is read without a schema compiler, and bounded whatever comes: nothing is read by
-recursion, every length lies within the message around it, and a message has at most so many
-fields. JSON has at most so many objects.
+Protobuf is decoded by hand, with limits against hostile input: there is no recursion, every length
+is checked against that of the enclosing message, and the number of fields is limited. For JSON, the
+number of objects is limited.
 """
 
 import struct
@@ -24,7 +24,7 @@ from app.trace.readers.otlp.spans import (
 )
 from app.work_budget import checkpoint
 
-# An object in memory is many times as large as its text: `{}` of a body full of them.
+# Decoded objects are much larger than their JSON: a body of many `{}` would fill the memory.
 MAX_OBJECTS = 1_000_000  # some 40 a span
 _MAX_DIGITS = 20
 
@@ -58,7 +58,7 @@ class _ScopeSpans(msgspec.Struct):
 
 
 class ResourceSpans(msgspec.Struct, rename="camel"):
-    """Spans of one resource (process)."""
+    """The spans of one resource (process)."""
 
     resource: _Resource | None = None
     scope_spans: list[_ScopeSpans] | None = None
@@ -72,11 +72,11 @@ _DECODER = msgspec.json.Decoder(_Request)
 
 
 def read_json(body: bytes | bytearray, wanted: NameWanted) -> list[SentSpans]:
-    """Spans of an ExportTraceServiceRequest, resource by resource.
+    """The spans of an ExportTraceServiceRequest in JSON, resource by resource.
 
     Raises:
         BadRequest: it cannot be parsed.
-        TooLarge: it has more spans or objects than are taken at once.
+        TooLarge: it has too many spans or objects.
     """
     if body.count(b"{") > MAX_OBJECTS:
         raise TooLarge(f"more than {MAX_OBJECTS:,} JSON objects: send fewer spans")
@@ -84,37 +84,36 @@ def read_json(body: bytes | bytearray, wanted: NameWanted) -> list[SentSpans]:
         request = _DECODER.decode(body)
     except (msgspec.DecodeError, ValueError, RecursionError) as error:
         raise BadRequest(f"the body is no OTLP trace in JSON: {error}") from error
-    found, left = [], MAX_SPANS
-    senders = request.resource_spans or ()
-    if len(senders) > MAX_RESOURCES:
+    resources = request.resource_spans or ()
+    if len(resources) > MAX_RESOURCES:
         raise TooLarge(f"more than {MAX_RESOURCES:,} resources in one message: split it")
-    for each in senders:
-        found.append(sent_of(each, wanted, left))
-        left -= found[-1].num_spans
-    return found
+    spans_by_resource: list[SentSpans] = []
+    left = MAX_SPANS
+    for resource in resources:
+        spans_by_resource.append(sent_of(resource, wanted, left))
+        left -= spans_by_resource[-1].num_spans
+    return spans_by_resource
 
 
-def sent_of(found: ResourceSpans, wanted: NameWanted, most: int = MAX_SPANS) -> SentSpans:
-    """Spans of one resource.
+def sent_of(resource: ResourceSpans, wanted: NameWanted, most: int = MAX_SPANS) -> SentSpans:
+    """The spans of one resource.
 
     Raises:
         TooLarge: it has too many spans.
     """
-    spans = [span for scope in found.scope_spans or () for span in scope.spans or ()]
+    spans = [span for scope in resource.scope_spans or () for span in scope.spans or ()]
     if len(spans) > most:
         raise TooLarge(f"more than {MAX_SPANS:,} spans in one message: split it")
-    attributes = found.resource.attributes if found.resource else None
-    sent = SentSpans(_json_attributes(attributes), num_spans=len(spans))
+    process = resource.resource.attributes if resource.resource else None
+    sent = SentSpans(_json_attributes(process), num_spans=len(spans))
     for span in spans:
         if not wanted(span.name):
             continue
         try:
-            start_ns, end_ns = (
-                _json_time_ns(span.start_time_unix_nano),
-                _json_time_ns(span.end_time_unix_nano),
-            )
-            told = _json_attributes(span.attributes, SPAN_KEYS)
-            sent.spans.append(span_of(span.name, span.span_id[:64], start_ns, end_ns, told))
+            start_ns = _json_time_ns(span.start_time_unix_nano)
+            end_ns = _json_time_ns(span.end_time_unix_nano)
+            attributes = _json_attributes(span.attributes, SPAN_KEYS)
+            sent.spans.append(span_of(span.name, span.span_id[:64], start_ns, end_ns, attributes))
         except ValueError as error:
             sent.refuse(f"span {span.name!r}: {error}")
     return sent
@@ -123,13 +122,13 @@ def sent_of(found: ResourceSpans, wanted: NameWanted, most: int = MAX_SPANS) -> 
 def _json_attributes(
     attributes: list[_KeyValue] | None, keys: frozenset[str] | None = None
 ) -> dict[str, AttributeValue]:
-    told: dict[str, AttributeValue] = {}
-    for each in attributes or ():
-        if each.value is None or len(each.key) > MAX_TEXT:
+    values: dict[str, AttributeValue] = {}
+    for item in attributes or ():
+        if item.value is None or len(item.key) > MAX_TEXT:
             continue
-        if (keys is None or each.key in keys) and (value := _json_value(each.value)) is not None:
-            told[each.key] = value
-    return told
+        if (keys is None or item.key in keys) and (value := _json_value(item.value)) is not None:
+            values[item.key] = value
+    return values
 
 
 def _json_value(sent: _AnyValue) -> AttributeValue | None:
@@ -142,7 +141,7 @@ def _json_value(sent: _AnyValue) -> AttributeValue | None:
 
 
 def _json_time_ns(value: int | str) -> int:
-    """A time: OTLP writes 64-bit integers as text; numbers are accepted too."""
+    """A time in nanoseconds: OTLP writes 64-bit integers as text; numbers are accepted as well."""
     if isinstance(value, int):
         return value
     if not (value.isascii() and value.isdigit() and len(value) <= _MAX_DIGITS):
@@ -163,7 +162,7 @@ _FIXED_BYTES = {_FIXED64: 8, _FIXED32: 4}
 
 
 class _Field(NamedTuple):
-    """A field's number and type, and its value or the bounds of its bytes."""
+    """A field's number and wire type, and its value or the bounds of its bytes."""
 
     number: int
     kind: int
@@ -173,14 +172,14 @@ class _Field(NamedTuple):
 
 
 class _ProtobufReader:
-    """One message's bytes, and the number of fields that may still be read."""
+    """A message's bytes, and the number of fields that may still be read."""
 
     def __init__(self, body: bytes) -> None:
         self.body = body
         self._left = MAX_FIELDS
 
     def fields(self, first: int, end: int) -> Iterator[_Field]:
-        """The fields of the message in these bytes."""
+        """The fields of the message between two positions."""
         at, body = first, self.body
         while at < end:
             self._left -= 1
@@ -203,13 +202,13 @@ class _ProtobufReader:
             yield _Field(number, kind, value, at, at + size)
             at += size
 
-    def text(self, found: _Field) -> str:
-        """The field's text, cut to the longest name allowed."""
-        raw = self.body[found.first : min(found.end, found.first + 4 * MAX_TEXT)]
+    def text(self, field: _Field) -> str:
+        """The field's text; a text that is longer than any that is used is cut."""
+        raw = self.body[field.first : min(field.end, field.first + 4 * MAX_TEXT)]
         try:
-            return raw.decode(errors="strict" if found.end - found.first == len(raw) else "ignore")
+            return raw.decode(errors="strict" if field.end - field.first == len(raw) else "ignore")
         except UnicodeDecodeError as error:
-            raise self._broken(found.first, f"field {found.number} is no UTF-8") from error
+            raise self._broken(field.first, f"field {field.number} is no UTF-8") from error
 
     def _varint(self, at: int, end: int) -> tuple[int, int]:
         value = shift = 0
@@ -226,23 +225,22 @@ class _ProtobufReader:
 
 
 def read_protobuf(body: bytes | bytearray, wanted: NameWanted) -> list[SentSpans]:
-    """Spans of an ExportTraceServiceRequest, resource by resource.
+    """The spans of an ExportTraceServiceRequest in protobuf, resource by resource.
 
     Raises:
         BadRequest: it cannot be parsed.
-        TooLarge: it has more spans or fields than are taken at once.
+        TooLarge: it has too many spans or fields.
     """
     reader = _ProtobufReader(bytes(body))
-    found: list[SentSpans] = []
+    spans_by_resource: list[SentSpans] = []
     left = MAX_SPANS
     for field in reader.fields(0, len(body)):
         if (field.number, field.kind) == (1, _BYTES):
-            if len(found) == MAX_RESOURCES:
+            if len(spans_by_resource) == MAX_RESOURCES:
                 raise TooLarge(f"more than {MAX_RESOURCES:,} resources in one message: split it")
-            sent = _resource_spans(reader, field, wanted, left)
-            left -= sent.num_spans
-            found.append(sent)
-    return found
+            spans_by_resource.append(_resource_spans(reader, field, wanted, left))
+            left -= spans_by_resource[-1].num_spans
+    return spans_by_resource
 
 
 def _resource_spans(
@@ -251,27 +249,23 @@ def _resource_spans(
     sent = SentSpans()
     for field in reader.fields(around.first, around.end):
         if (field.number, field.kind) == (1, _BYTES):
-            _attributes(reader, field, sent.attributes)
-        elif (field.number, field.kind) == (2, _BYTES):
-            _scope_spans(reader, field, wanted, sent, left)
+            for item in reader.fields(field.first, field.end):
+                if (item.number, item.kind) == (1, _BYTES):
+                    _attribute(reader, item, sent.attributes)
+        elif (field.number, field.kind) == (2, _BYTES):  # of a scope
+            for item in reader.fields(field.first, field.end):
+                if (item.number, item.kind) == (2, _BYTES):
+                    checkpoint()
+                    sent.num_spans += 1
+                    if sent.num_spans > left:
+                        raise TooLarge(f"more than {MAX_SPANS:,} spans in one message: split it")
+                    _span(reader, item, wanted, sent)
     return sent
-
-
-def _scope_spans(
-    reader: _ProtobufReader, around: _Field, wanted: NameWanted, sent: SentSpans, left: int
-) -> None:
-    for field in reader.fields(around.first, around.end):
-        if (field.number, field.kind) == (2, _BYTES):
-            checkpoint()
-            sent.num_spans += 1
-            if sent.num_spans > left:
-                raise TooLarge(f"more than {MAX_SPANS:,} spans in one message: split it")
-            _span(reader, field, wanted, sent)
 
 
 def _span(reader: _ProtobufReader, around: _Field, wanted: NameWanted, sent: SentSpans) -> None:
     name, span_id, start_ns, end_ns = "", "", 0, 0
-    told: dict[str, AttributeValue] = {}
+    attributes: dict[str, AttributeValue] = {}
     for field in reader.fields(around.first, around.end):
         match field.number, field.kind:
             case 2, 2:
@@ -285,25 +279,19 @@ def _span(reader: _ProtobufReader, around: _Field, wanted: NameWanted, sent: Sen
             case 8, 1:
                 end_ns = field.value
             case 9, 2:
-                _attribute(reader, field, told, keys=SPAN_KEYS)
+                _attribute(reader, field, attributes, keys=SPAN_KEYS)
     if not wanted(name):
         return
     try:
-        sent.spans.append(span_of(name, span_id, start_ns, end_ns, told))
+        sent.spans.append(span_of(name, span_id, start_ns, end_ns, attributes))
     except ValueError as error:
         sent.refuse(f"span {name!r}: {error}")
-
-
-def _attributes(reader: _ProtobufReader, around: _Field, told: dict[str, AttributeValue]) -> None:
-    for field in reader.fields(around.first, around.end):
-        if (field.number, field.kind) == (1, _BYTES):
-            _attribute(reader, field, told)
 
 
 def _attribute(
     reader: _ProtobufReader,
     around: _Field,
-    told: dict[str, AttributeValue],
+    values: dict[str, AttributeValue],
     keys: frozenset[str] | None = None,
 ) -> None:
     key, value = "", None
@@ -315,24 +303,24 @@ def _attribute(
         elif (field.number, field.kind) == (2, _BYTES):
             value = _protobuf_value(reader, field)
     if value is not None and len(key) <= MAX_TEXT and (keys is None or key in keys):
-        told[key] = value
+        values[key] = value
 
 
 def _protobuf_value(reader: _ProtobufReader, around: _Field) -> AttributeValue | None:
     """The scalar of an AnyValue; None for lists, maps and bytes."""
-    found: AttributeValue | None = None
+    value: AttributeValue | None = None
     for field in reader.fields(around.first, around.end):
         match field.number, field.kind:
             case 1, 2:
                 text = reader.text(field)
-                found = text if len(text) <= MAX_TEXT else None
+                value = text if len(text) <= MAX_TEXT else None
             case 2, 0:
-                found = field.value != 0
+                value = field.value != 0
             case 3, 0:
-                found = field.value - 2**64 if field.value >= 2**63 else field.value
+                value = field.value - 2**64 if field.value >= 2**63 else field.value
             case 4, 1:
-                found = float(struct.unpack("<d", field.value.to_bytes(8, "little"))[0])
-    return found
+                value = float(struct.unpack("<d", field.value.to_bytes(8, "little"))[0])
+    return value
 
 
 def protobuf_answer(rejected: int, message: str) -> bytes:
@@ -340,17 +328,17 @@ def protobuf_answer(rejected: int, message: str) -> bytes:
     if not rejected and not message:
         return b""
     text = message.encode()
-    partial = (b"\x08" + as_varint(rejected) if rejected else b"") + (
-        b"\x12" + as_varint(len(text)) + text if text else b""
-    )
+    partial = b"\x08" + as_varint(rejected) if rejected else b""
+    if text:
+        partial += b"\x12" + as_varint(len(text)) + text
     return b"\x0a" + as_varint(len(partial)) + partial
 
 
 def as_varint(value: int) -> bytes:
     """A 64-bit integer as a protobuf varint."""
     value &= 2**64 - 1
-    found = bytearray()
+    encoded = bytearray()
     while value >= 0x80:
-        found.append(value & 0x7F | 0x80)
+        encoded.append(value & 0x7F | 0x80)
         value >>= 7
-    return bytes([*found, value])
+    return bytes([*encoded, value])

@@ -1,12 +1,12 @@
-"""OTLP traces in files, with Megatron-LM's span names: host-side times of every rank.
+"""Imports files of OTLP traces with Megatron-LM's span names: host-side times of every rank.
 
 Files are successive trace requests in JSON or protobuf, as the OpenTelemetry collector's file
-exporter writes them; a file that is one request's body is read, too. Never more than one resource's
-spans (JSON) or one request (protobuf) are in memory.
+exporter writes them, or the body of a single request. Only one resource's spans (JSON) or one
+request (protobuf) are in memory at a time.
 
-Spans are measured on the host, so an imported job is labelled `times: host`. Importing a file is
-how its owner says that host times are to be analysed all the same. What the traces do not say is
-counted, with the figures that suffer.
+Spans are measured on the host, so an imported job is labelled `times: host`. It is analysed without
+the opt-in that pushed spans need, since a user who imports a file asks for the analysis. Missing
+data is counted, with its consequence for the figures.
 """
 
 from collections import Counter
@@ -36,7 +36,7 @@ from app.trace.readers.spooled_import import ImportFacts, SpooledImport
 
 MAX_MESSAGE_BYTES = 32 << 20
 _LENGTH_BYTES = 4  # big-endian, before each message of the collector's protobuf files
-_REQUEST_TAG = b"\x0a"  # begins with field 1; as a length it would be 160 MB and more
+_REQUEST_TAG = b"\x0a"  # of field 1; as the first byte of a length it would mean over 160 MB
 _BLANK = b" \t\r\n"
 _ELEMENTS = msgspec.json.Decoder(list[messages.ResourceSpans])
 _WANTED_FORMAT = (
@@ -44,14 +44,14 @@ _WANTED_FORMAT = (
 )
 
 
-FoundSpans = tuple[str, SentSpans]  # where in the file, and the spans of one resource
+ResourceInFile = tuple[str, SentSpans]  # the place in the file, and the spans of the resource
 
 
-def spans_in_file(path: Path, wanted: NameWanted) -> Iterator[FoundSpans]:
-    """Spans of a file, gzipped or not, resource by resource.
+def spans_in_file(path: Path, wanted: NameWanted) -> Iterator[ResourceInFile]:
+    """The spans of a file, gzipped or not, resource by resource.
 
     Raises:
-        InvalidTrace: it cannot be read or parsed; the message says where and why.
+        InvalidTrace: the file cannot be read or parsed.
     """
     file = _PeekableFile(path)
     try:
@@ -59,42 +59,36 @@ def spans_in_file(path: Path, wanted: NameWanted) -> Iterator[FoundSpans]:
         if not visible:
             raise InvalidTrace(f"{path.name}: is empty: {_WANTED_FORMAT}")
         if visible == b"{":
-            yield from _of_json(file, wanted)
+            yield from _in_json(file, wanted)
         elif first == _REQUEST_TAG:
-            yield from _message(path.name, file.take(MAX_MESSAGE_BYTES + 1), wanted)
+            yield from _in_message(path.name, file.take(MAX_MESSAGE_BYTES + 1), wanted)
         else:
-            yield from _of_protobuf(path.name, file, wanted)
+            yield from _in_protobuf(path.name, file, wanted)
     finally:
         file.close()
 
 
-def _of_json(file: "_PeekableFile", wanted: NameWanted) -> Iterator[FoundSpans]:
-    """One request a line, else JSON documents of any size."""
+def _in_json(file: "_PeekableFile", wanted: NameWanted) -> Iterator[ResourceInFile]:
+    """One request a line, or JSON documents of any size if the first line is no request."""
     number, line = 1, file.line(MAX_MESSAGE_BYTES)
-    try:
-        found = messages.read_json(line, wanted)
-    except (BadRequest, TooLarge):
-        file.put_back(line)
-        yield from _of_documents(JsonStream(file, noun="resource"), wanted)
-        return
     while line:
         where = f"{file.name}: line {number:,}"
-        if number > 1:
-            found = _request_at(where, line, wanted)
-        yield from ((where, sent) for sent in found)
+        if number > 1 and len(line) > MAX_MESSAGE_BYTES:
+            raise InvalidTrace(f"{where}: is longer than 32 MiB: write shorter requests")
+        try:
+            is_request = number == 1 or line.strip(_BLANK)
+            resources = messages.read_json(line, wanted) if is_request else []
+        except (BadRequest, TooLarge) as error:
+            if number > 1:
+                raise InvalidTrace(f"{where}: {error}") from error
+            file.put_back(line)
+            yield from _in_documents(JsonStream(file, noun="resource"), wanted)
+            return
+        yield from ((where, sent) for sent in resources)
         number, line = number + 1, file.line(MAX_MESSAGE_BYTES)
 
 
-def _request_at(where: str, line: bytes, wanted: NameWanted) -> list[SentSpans]:
-    if len(line) > MAX_MESSAGE_BYTES:
-        raise InvalidTrace(f"{where}: is longer than 32 MiB: write shorter requests")
-    try:
-        return messages.read_json(line, wanted) if line.strip(_BLANK) else []
-    except (BadRequest, TooLarge) as error:
-        raise InvalidTrace(f"{where}: {error}") from error
-
-
-def _of_documents(stream: JsonStream, wanted: NameWanted) -> Iterator[FoundSpans]:
+def _in_documents(stream: JsonStream, wanted: NameWanted) -> Iterator[ResourceInFile]:
     while stream.peek():
         for key in stream.members():
             if key != "resourceSpans" or stream.peek() != b"[":
@@ -108,7 +102,7 @@ def _of_documents(stream: JsonStream, wanted: NameWanted) -> Iterator[FoundSpans
                 yield stream.place(), sent
 
 
-def _of_protobuf(name: str, file: "_PeekableFile", wanted: NameWanted) -> Iterator[FoundSpans]:
+def _in_protobuf(name: str, file: "_PeekableFile", wanted: NameWanted) -> Iterator[ResourceInFile]:
     number = 1
     while length := file.take(_LENGTH_BYTES):
         where, size = f"{name}: message {number:,}", int.from_bytes(length, "big")
@@ -117,11 +111,11 @@ def _of_protobuf(name: str, file: "_PeekableFile", wanted: NameWanted) -> Iterat
         body = file.take(size)
         if len(body) < size:
             raise InvalidTrace(f"{where}: ends after {len(body)} of {size} bytes: copy it again")
-        yield from _message(where, body, wanted)
+        yield from _in_message(where, body, wanted)
         number += 1
 
 
-def _message(where: str, body: bytes, wanted: NameWanted) -> Iterator[FoundSpans]:
+def _in_message(where: str, body: bytes, wanted: NameWanted) -> Iterator[ResourceInFile]:
     if len(body) > MAX_MESSAGE_BYTES:
         raise InvalidTrace(f"{where}: {_WANTED_FORMAT}, each of at most 32 MiB")
     try:
@@ -131,7 +125,7 @@ def _message(where: str, body: bytes, wanted: NameWanted) -> Iterator[FoundSpans
 
 
 class _PeekableFile(InputFile):
-    """A byte source with look-ahead."""
+    """A file with look-ahead."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(path)
@@ -145,17 +139,15 @@ class _PeekableFile(InputFile):
         return piece
 
     def begins_with(self) -> tuple[bytes, bytes]:
-        """The first byte, and the first that is not blank; empty at the end."""
+        """The first byte, and the first one that is not blank; empty at the end."""
         self._ahead = super().read()
         first = self._ahead[:1]
-        while not (seen := self._ahead.lstrip(_BLANK)):
+        while self._ahead and not self._ahead.strip(_BLANK):
             self._ahead = super().read()
-            if not self._ahead:
-                return first, b""
-        return first, seen[:1]
+        return first, self._ahead.lstrip(_BLANK)[:1]
 
     def take(self, size: int) -> bytes:
-        """Up to this many bytes."""
+        """So many bytes, or fewer at the end of the file."""
         pieces, missing = [], size
         while missing and (piece := self.read()):
             pieces.append(piece[:missing])
@@ -164,7 +156,7 @@ class _PeekableFile(InputFile):
         return b"".join(pieces)
 
     def line(self, most: int) -> bytes:
-        """The bytes to the next line end; at most `most` + 1 of them."""
+        """The bytes up to the next line end, at most `most` + 1 of them."""
         pieces, left = [], most + 1
         while left and (piece := self.read()):
             end = piece.find(b"\n", 0, left) + 1
@@ -177,12 +169,6 @@ class _PeekableFile(InputFile):
     def put_back(self, piece: bytes) -> None:
         """Put bytes back, to be read next."""
         self._ahead = piece + self._ahead
-
-
-_HOST_TIMES_COST = (
-    "host-side durations are launch and CPU time unless the script synchronises CUDA: figures "
-    "show where the host spent its time, which GPU is slow only as far as the host waited for it"
-)
 
 
 @dataclass(slots=True)
@@ -201,14 +187,14 @@ class OtlpCounts:
     keeps_transfers: bool = False
     counts: Counter[str] = field(default_factory=Counter)
 
-    def note(self, sent: SentSpans) -> None:
-        """Count one resource's spans."""
+    def add_spans(self, sent: SentSpans) -> None:
+        """Count the spans of a resource."""
         self.spans += sent.num_spans
         self.refused += sent.num_refused
         self.why_refused = self.why_refused or sent.refused
 
-    def add(self, step: RankStep) -> None:
-        """Count one step of one rank."""
+    def add_step(self, step: RankStep) -> None:
+        """Count a step of a rank."""
         self.steps += 1
         self.broken += bool(step.broken)
         self.why_broken = self.why_broken or (step.broken and f"step {step.number} {step.broken}")
@@ -218,7 +204,7 @@ class OtlpCounts:
 
 
 def missing_span_data(tally: OtlpCounts) -> list[MissingData]:
-    """Missing data, in words."""
+    """The missing data by these counts."""
     compute, by_order, unnumbered, p2p = (
         tally.counts[name] for name in ("compute", "by_order", "unnumbered", "p2p")
     )
@@ -232,7 +218,9 @@ def missing_span_data(tally: OtlpCounts) -> list[MissingData]:
         (
             tally.ops,
             f"GPU times: all {tally.ops:,} operations are timed on the host (times=host)",
-            _HOST_TIMES_COST,
+            "host-side durations are launch and CPU time unless the script synchronises CUDA: "
+            "figures show where the host spent its time, which GPU is slow only as far as the host "
+            "waited for it",
         ),
         (
             by_order,
@@ -274,28 +262,27 @@ def missing_span_data(tally: OtlpCounts) -> list[MissingData]:
 
 _MOVED = ("optype", "mc", "mb_id", "seq_id", "start_ns", "duration_ns")
 MAX_WAITING = 1_000_000  # spans in memory, some 250 bytes each
-# A rank's spans are cut into steps again once there are so many times those that were left over.
+# Factor by which a rank's spans must grow before they are assigned to steps again.
 _GROWTH_BETWEEN_CUTS = 1.5
 
 
 class OtlpImport(SpooledImport):
-    """OTLP trace files, opened."""
+    """An import of OTLP trace files."""
 
     def __init__(self, paths: Sequence[Path], options: ImportOptions) -> None:
         super().__init__(paths, options)
         self._names = SpanNames(options.patterns)
         self._places: dict[int, tuple[int, int]] = {}
         self._ranks: dict[int, WaitingSpans] = {}
-        self._left_over: dict[int, int] = {}  # spans in no complete step at the last look, by rank
+        self._left_over: dict[int, int] = {}  # by rank, its spans in no step at the last attempt
         self._tally = OtlpCounts()
         self._waiting = 0
         self._where = paths[0].name
         self._run: tuple[str | None, str | None] = (None, None)  # job, run key
-        self._sizes_told: dict[str, int] = {}
-        self._sizes_now: Parallelism | None = None
+        self._known_sizes: dict[str, int] = {}
 
     def read(self, spool: OpSpool) -> ImportFacts:
-        """Spool every operation; transfers only where none is missing."""
+        """Spool every operation; transfers only if none of them is missing."""
         spool.at = lambda: self._where
         transfers = OpSpool(spool.at, folder=self.options.spool_dir)
         try:
@@ -304,7 +291,7 @@ class OtlpImport(SpooledImport):
                 _move(transfers, spool)
         finally:
             transfers.close()
-        sizes = dict(self._sizes_told)
+        sizes = dict(self._known_sizes)
         if self._tally.highest_chunk:
             sizes["vpp_size"] = max(sizes.get("vpp_size", 1), self._tally.highest_chunk + 1)
         job, run_key = self._run
@@ -313,47 +300,41 @@ class OtlpImport(SpooledImport):
         )
 
     def _fill(self, spool: OpSpool, transfers: OpSpool) -> bool:
-        """Whether the sends and receives of each micro-batch are recorded."""
+        """Fill the spools; returns whether the transfers of all micro-batches are recorded."""
         has_all, codes = True, self.options.op_types.codes
         for rank, step in self._steps(spool, transfers):
             stage = self._places[rank][1]
-            has_all = has_all and _has_all_transfers(step, stage, self._sizes_told["pp_size"])
+            has_all = has_all and _has_all_transfers(step, stage, self._known_sizes["pp_size"])
             for op in step.ops:
                 if op.optype in TRANSFERS and not has_all:
                     continue
-                (transfers if op.optype in TRANSFERS else spool).add(
-                    rank,
-                    step.number,
-                    codes[op.optype],
-                    op.start_ns,
-                    op.duration_ns,
-                    op.mc,
-                    op.mb_id,
-                    op.seq_id,
-                )
+                target = transfers if op.optype in TRANSFERS else spool
+                times = op.start_ns, op.duration_ns
+                numbers = op.mc, op.mb_id, op.seq_id
+                target.add(rank, step.number, codes[op.optype], *times, *numbers)
         return has_all
 
     def _steps(self, *spools: OpSpool) -> Iterator[tuple[int, RankStep]]:
-        """Every rank's steps, in the order of their ends in the files."""
+        """The complete steps of all ranks, in the order in which they end in the files."""
         for path in self.paths:
             self._where = path.name
             for where, sent in spans_in_file(path, self._names.wants):
                 self._where = where
-                self._tally.note(sent)
-                if sent.spans and (rank := self._placed(sent, spools)) is not None:
-                    yield from self._taken(rank, sent)
+                self._tally.add_spans(sent)
+                if sent.spans and (rank := self._rank_of(sent, spools)) is not None:
+                    yield from self._steps_with(rank, sent)
         for rank in self._ranks:
             yield from self._ready(rank, is_end=True)
             self._tally.outside += len(self._ranks[rank].spans)
 
-    def _taken(self, rank: int, sent: SentSpans) -> Iterator[tuple[int, RankStep]]:
+    def _steps_with(self, rank: int, sent: SentSpans) -> Iterator[tuple[int, RankStep]]:
         waiting = self._ranks.setdefault(rank, WaitingSpans())
         before, has_mark = len(waiting.spans), False
         for span in sent.spans:
             has_mark |= span.name == STEP_SPAN
             self._tally.outside += not waiting.add(self._names.renamed(span))
         self._waiting += len(waiting.spans) - before
-        # Spans that never become a step would else be sorted again for each mark that comes.
+        # Not at every mark: spans that belong to no step would be sorted again and again.
         if has_mark and len(waiting.spans) >= _GROWTH_BETWEEN_CUTS * self._left_over.get(rank, 0):
             yield from self._ready(rank)
         if self._waiting > MAX_WAITING:
@@ -370,19 +351,19 @@ class OtlpImport(SpooledImport):
         self._waiting -= before - len(waiting.spans)
         self._left_over[rank] = len(waiting.spans)
         for step in ready.steps:
-            self._tally.add(step)
+            self._tally.add_step(step)
             if not step.broken:
                 yield rank, step
 
-    def _placed(self, sent: SentSpans, spools: Sequence[OpSpool]) -> int | None:
-        """The sender's global rank once its place is known; None for a peer."""
+    def _rank_of(self, sent: SentSpans, spools: Sequence[OpSpool]) -> int | None:
+        """The sender's global rank, after a declaration of its place; None for a peer."""
         try:
             sender = sender_of(sent.attributes)
             sizes = self._sizes_of(sender)
             dp_rank, stage, peer = sender.place(sizes)
         except InvalidRequest as error:
             raise InvalidTrace(f"{self._where}: {error}") from error
-        self._is_of_one_run(sender)
+        self._refuse_other_run(sender)
         rank = sizes.usual_rank(dp_rank, stage) if sender.rank is None else sender.rank
         for spool in spools:
             spool.place(rank, dp_rank, stage, peer=peer, host=sender.host)
@@ -390,22 +371,21 @@ class OtlpImport(SpooledImport):
         return rank if peer == 0 else None
 
     def _sizes_of(self, sender: OtlpSender) -> Parallelism:
-        told = {**sender.sizes, **self.options.sizes}
-        if not {"dp_size", "pp_size"} <= told.keys():
+        sizes = {**sender.sizes, **self.options.sizes}
+        if not {"dp_size", "pp_size"} <= sizes.keys():
             raise InvalidTrace(
                 f"{self._where}: the resource has no dl.data_parallel.size and "
                 "dl.pipeline_parallel.size: say them with --dp and --pp"
             )
-        if self._sizes_told and told != self._sizes_told:
+        if self._known_sizes and sizes != self._known_sizes:
             raise InvalidTrace(
                 f"{self._where}: the resource names other parallel sizes than those before: give "
                 "the files of one run"
             )
-        if self._sizes_now is None:
-            self._sizes_told, self._sizes_now = told, Parallelism(**told)
-        return self._sizes_now
+        self._known_sizes = sizes
+        return Parallelism(**sizes)
 
-    def _is_of_one_run(self, sender: OtlpSender) -> None:
+    def _refuse_other_run(self, sender: OtlpSender) -> None:
         run = (sender.job, sender.run_key)
         if self._run != (None, None) and run != self._run:
             raise InvalidTrace(
@@ -416,7 +396,7 @@ class OtlpImport(SpooledImport):
 
 
 def _move(source: OpSpool, to: OpSpool) -> None:
-    """Copy all rows of one spool into another."""
+    """Copy all rows of a spool into another one."""
     for rank, step, rows in source.finish().groups():
         to.add_rows(
             np.full(rows.size, rank, np.int64),
@@ -426,8 +406,8 @@ def _move(source: OpSpool, to: OpSpool) -> None:
 
 
 def _has_all_transfers(step: RankStep, stage: int, pp_size: int) -> bool:
-    """Whether this stage has the sends and receives of each micro-batch."""
-    found = Counter(op.optype for op in step.ops)
+    """Whether a stage's step has the sends and receives of all micro-batches."""
+    num_ops = Counter(op.optype for op in step.ops)
     is_first, is_last = stage == 0, stage == pp_size - 1
     wanted: Mapping[str, bool] = {
         "forward-recv": not is_first,
@@ -436,5 +416,5 @@ def _has_all_transfers(step: RankStep, stage: int, pp_size: int) -> bool:
         "backward-recv": not is_last,
     }
     return not step.counts["unnumbered"] and all(
-        found[optype] == found[FORWARD] * is_there for optype, is_there in wanted.items()
+        num_ops[optype] == num_ops[FORWARD] * is_wanted for optype, is_wanted in wanted.items()
     )

@@ -1,8 +1,8 @@
-"""The attributes of OTLP spans, and of resources (processes), that are used.
+"""The used attributes of OTLP spans, and of resources (processes).
 
-A span keeps the few attributes that say which operation it is; a resource says which rank of which
-job and run it is, and the job's sizes. Everything here comes from outside: numbers are checked
-where they are used, texts are cut short.
+A span's attributes identify the operation. A resource's attributes have the job, its run, its sizes
+and the rank. All of them are untrusted input: numbers are checked where they are used, texts are
+cut.
 """
 
 import re
@@ -16,7 +16,7 @@ from app.trace.job import Parallelism
 AttributeValue = str | int | float | bool
 NameWanted = Callable[[str], bool]
 
-MAX_TEXT = 256  # of a name or a value: what is longer is none of those that we know
+MAX_TEXT = 256  # of a name or a value: all known ones are shorter
 MAX_SPANS = 50_000  # in one message
 MAX_RESOURCES = 50_000  # in one message, with spans or without
 _MAX_WHOLE = 2**53
@@ -48,10 +48,10 @@ class OtlpSpan(NamedTuple):
 
 @dataclass(slots=True)
 class SentSpans:
-    """Spans of one resource (process) in one message, in their order.
+    """The spans of one resource (process) in one message, in their order.
 
-    `num_spans` counts all of its spans, those of other names, too; `refused` has what is wrong
-    with some of them, in words.
+    `num_spans` counts all of its spans, with any name; `refused` is the reason for the first of the
+    refused ones.
     """
 
     attributes: dict[str, AttributeValue] = field(default_factory=dict)
@@ -60,16 +60,16 @@ class SentSpans:
     num_refused: int = 0
     refused: str = ""
 
-    def refuse(self, why: str, number: int = 1) -> None:
-        """Count refused spans, with the first reason."""
+    def refuse(self, reason: str, number: int = 1) -> None:
+        """Count refused spans; the first reason is kept."""
         self.num_refused += number
-        self.refused = self.refused or why
+        self.refused = self.refused or reason
 
 
 def span_of(
-    name: str, span_id: str, start_ns: int, end_ns: int, told: Mapping[str, AttributeValue]
+    name: str, span_id: str, start_ns: int, end_ns: int, values: Mapping[str, AttributeValue]
 ) -> OtlpSpan:
-    """The span with its attributes.
+    """A span with its attributes.
 
     Raises:
         ValueError: an attribute is not valid; the message says why.
@@ -80,32 +80,23 @@ def span_of(
         raise ValueError(f"it lasts from {start_ns} to {end_ns} ns: its end is before its start")
     if end_ns - start_ns > _DAY_NS or end_ns >= 2**63 - _DAY_NS:
         raise ValueError(f"it lasts from {start_ns} to {end_ns} ns: more than a day, or too late")
-    if not told:  # as most
+    if not values:  # most spans
         return OtlpSpan(name, span_id, start_ns, end_ns)
-    microbatch = next((key for key in MICROBATCH_KEYS if key in told), "")
-    return OtlpSpan(
-        name,
-        span_id,
-        start_ns,
-        end_ns,
-        step=_count(told, STEP_KEY),
-        microbatch=_count(told, microbatch),
-        chunk=_count(told, CHUNK_KEY),
-        num_microbatches=_count(told, NUM_MICROBATCHES_KEY),
-        stage=_count(told, STAGE_KEY),
-    )
+    microbatch = next((key for key in MICROBATCH_KEYS if key in values), "")
+    keys = (STEP_KEY, microbatch, CHUNK_KEY, NUM_MICROBATCHES_KEY, STAGE_KEY)
+    return OtlpSpan(name, span_id, start_ns, end_ns, *[_count(values, key) for key in keys])
 
 
-def _count(told: Mapping[str, AttributeValue], key: str) -> int | None:
+def _count(values: Mapping[str, AttributeValue], key: str) -> int | None:
     """An integer from 0 on; None if absent."""
-    value = whole_number(told.get(key))
-    if key in told and (value is None or value < 0):
-        raise ValueError(f"{key} is {str(told[key])[:40]!r}: want a whole number from 0 up")
+    value = whole_number(values.get(key))
+    if key in values and (value is None or value < 0):
+        raise ValueError(f"{key} is {str(values[key])[:40]!r}: want a whole number from 0 up")
     return value
 
 
 def whole_number(value: AttributeValue | None) -> int | None:
-    """The value if it is a whole number, of any OTLP type."""
+    """The value as an integer, whatever its OTLP type; None if it is no whole number."""
     if isinstance(value, bool) or value is None:
         return None
     if isinstance(value, str):
@@ -138,7 +129,7 @@ MAX_NUMBER = 2**31 - 1
 
 @dataclass(frozen=True, slots=True)
 class OtlpSender:
-    """Job, run and rank of a resource; None if absent. `sizes` are by the names of Parallelism."""
+    """A resource's job, run and rank; None if absent. `sizes` have the names of `Parallelism`."""
 
     job: str | None
     run_key: str | None
@@ -150,19 +141,18 @@ class OtlpSender:
     is_opted_in: bool
 
     def parallelism(self) -> Parallelism | None:
-        """The job's sizes; None where the resource lacks a required one."""
-        if not {"dp_size", "pp_size"} <= self.sizes.keys():
-            return None
-        return Parallelism(**self.sizes)
+        """The job's sizes; None if the resource lacks a required one."""
+        has_required = {"dp_size", "pp_size"} <= self.sizes.keys()
+        return Parallelism(**self.sizes) if has_required else None
 
     def place(self, sizes: Parallelism) -> tuple[int, int, int]:
         """Dp rank, stage and index among the peers that do the same work.
 
-        Where only the global rank is known, Megatron's usual order gives the rest: tensor-parallel
-        ranks count fastest, then those of a shared sequence, data-parallel ones, stages.
+        If only the global rank is known, the others follow from Megatron's usual order:
+        tensor-parallel ranks vary fastest, then sequence-parallel ones, data-parallel ones, stages.
 
         Raises:
-            InvalidRequest: it is unknown, or contradicts the sizes.
+            InvalidRequest: the place is unknown, or contradicts the sizes.
         """
         stage, dp_rank, peer = self.stage, self.dp_rank, 0
         if self.rank is not None:
@@ -217,7 +207,7 @@ def sender_of(attributes: Mapping[str, AttributeValue]) -> OtlpSender:
 def _text(attributes: Mapping[str, AttributeValue], keys: tuple[str, ...]) -> str | None:
     for key in keys:
         value = attributes.get(key)
-        # Numbers are fine as names: a run may be called 4711.
+        # Numbers are accepted as names: a run may be called 4711.
         if value is not None and (text := _UNPRINTABLE.sub("", str(value)).strip()):
             return text[:255]
     return None

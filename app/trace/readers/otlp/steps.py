@@ -1,11 +1,11 @@
-"""Turns one rank's spans into operations, step by step; nothing is guessed.
+"""Turns one rank's spans into operations, step by step.
 
-Megatron-LM numbers the step on `megatron.train_step` alone and the micro-batch on forward passes
-alone, so what lies within the step's time belongs to it, and a k-th backward pass to the k-th
-forward pass, where there is one chunk a stage. Under interleaving that would be a guess.
+Megatron-LM numbers only the step of `megatron.train_step` and the micro-batches of forward passes.
+So spans belong to the step within whose time they begin. With one model chunk a stage, the k-th
+backward pass has the micro-batch of the k-th forward pass; with several chunks it stays unknown.
 
-Spans wait until their step is over. Which of them are operations, Megatron-LM's names and the
-caller's patterns say.
+Spans are kept until their step has ended. Those with a name of Megatron-LM, or one that matches a
+pattern of the caller, are operations.
 """
 
 import re
@@ -36,7 +36,7 @@ MEGATRON_NAMES = frozenset({STEP_SPAN, FORWARD_BACKWARD_SPAN, *OPTYPE_OF_SPAN})
 
 @dataclass(frozen=True, slots=True)
 class StepOp:
-    """An operation with the engine's numbers; -1 for none."""
+    """An operation with its numbers; -1 is no number."""
 
     optype: str
     start_ns: int
@@ -50,10 +50,9 @@ class StepOp:
 class RankStep:
     """The operations of one rank in one step.
 
-    `counts` has how many operations there are of which kind of knowledge: `compute`; of these
-    `by_order`, whose micro-batch is that of their place in the order, and `unnumbered`, which
-    have none because stages have several chunks; `p2p` transfers. `broken` says why the step
-    cannot be used.
+    `counts`: the numbers of `compute` operations, of those numbered `by_order`, of those that are
+    `unnumbered` because stages have several chunks, and of `p2p` transfers. `broken` is the reason
+    why the step cannot be used.
     """
 
     number: int
@@ -64,72 +63,55 @@ class RankStep:
     broken: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class StepCut:
-    """Spans by step; those in `waiting` may belong to a step that has not ended."""
-
-    steps: tuple[tuple[OtlpSpan, tuple[OtlpSpan, ...]], ...]  # the step's own span, and those in it
-    waiting: tuple[OtlpSpan, ...]
-    outside: int
-
-
-def cut_by_step(spans: Iterable[OtlpSpan]) -> StepCut:
-    """Cut spans of one rank, in any order, into steps ascending in time."""
+def spans_by_step(spans: Iterable[OtlpSpan]) -> list[tuple[OtlpSpan, list[OtlpSpan]]]:
+    """The steps of one rank, ascending in time: the step's own span, and those within it."""
     ordered = sorted(spans, key=lambda span: (span.start_ns, span.end_ns, span.span_id))
     marks = [span for span in ordered if span.name == STEP_SPAN and span.step is not None]
     starts = [mark.start_ns for mark in marks]
     inside: list[list[OtlpSpan]] = [[] for _ in marks]
-    waiting, outside = [], 0
     for span in ordered:
-        if span.name == STEP_SPAN:
-            continue
         at = bisect_right(starts, span.start_ns) - 1
-        if at >= 0 and span.start_ns < marks[at].end_ns:
+        if span.name != STEP_SPAN and at >= 0 and span.start_ns < marks[at].end_ns:
             inside[at].append(span)
-        elif at == len(marks) - 1:
-            waiting.append(span)
-        else:
-            outside += 1
-    steps = tuple((mark, tuple(found)) for mark, found in zip(marks, inside, strict=True))
-    return StepCut(steps, tuple(waiting), outside)
+    return list(zip(marks, inside, strict=True))
 
 
 def rank_step(
     mark: OtlpSpan, spans: Sequence[OtlpSpan], optypes: Mapping[str, str] = OPTYPE_OF_SPAN
 ) -> RankStep:
-    """The operations among the spans of one step; `optypes` by their names."""
+    """The operations among the spans of one step; `optypes` by span name."""
     step = RankStep(mark.step or 0, mark.start_ns, mark.end_ns)
     by_type: dict[str, list[OtlpSpan]] = {}
     for span in spans:
         if (optype := optypes.get(span.name)) is not None:
             by_type.setdefault(optype, []).append(span)
-    told = {span.num_microbatches for span in (mark, *spans)} - {None}
-    step.broken = _lost_spans(by_type, told)
+    sizes = {size for span in (mark, *spans) if (size := span.num_microbatches) is not None}
+    step.broken = _lost_spans(by_type, sizes)
     if not step.broken:
-        _number_passes(step, by_type, told)
+        _number_passes(step, by_type, sizes)
     return step
 
 
-def _lost_spans(by_type: Mapping[str, Sequence[OtlpSpan]], told: Iterable[int | None]) -> str:
-    """Evidence that spans were lost in transit; "" if there is none."""
+def _lost_spans(by_type: Mapping[str, Sequence[OtlpSpan]], sizes: Iterable[int]) -> str:
+    """The evidence of spans lost in transit, if any; `sizes` are the numbers of micro-batches."""
     forward, backward = (len(by_type.get(optype, ())) for optype in (FORWARD, BACKWARD))
     if not forward:
         return "has no forward pass: set MEGATRON_OTEL_SPAN_GROUPS=per_step,microbatch"
     if forward != backward:
         return f"has {forward} forward and {backward} backward passes: spans were lost"
-    for each in told:
-        if each and forward % each:
-            return f"has {forward} forward passes of {each} micro-batches: spans were lost"
+    for size in sizes:
+        if size and forward % size:
+            return f"has {forward} forward passes of {size} micro-batches: spans were lost"
     return ""
 
 
 def _number_passes(
-    step: RankStep, by_type: Mapping[str, Sequence[OtlpSpan]], told: Iterable[int | None]
+    step: RankStep, by_type: Mapping[str, Sequence[OtlpSpan]], sizes: Iterable[int]
 ) -> None:
-    is_chunked = _is_chunked(by_type[FORWARD], told)
+    is_chunked = _is_chunked(by_type[FORWARD], sizes)
     places = {
-        FORWARD: _chunks_and_microbatches(by_type[FORWARD], is_chunked=is_chunked),
-        BACKWARD: _chunks_and_microbatches(by_type[BACKWARD], is_chunked=is_chunked),
+        optype: _chunks_and_microbatches(by_type[optype], is_chunked=is_chunked)
+        for optype in (FORWARD, BACKWARD)
     }
     for optype, spans in by_type.items():
         known = places.get(optype) or [(-1, -1)] * len(spans)
@@ -137,40 +119,40 @@ def _number_passes(
             duration_ns = span.end_ns - span.start_ns
             step.ops.append(StepOp(optype, span.start_ns, duration_ns, seq_id, mc, mb_id))
         step.counts["p2p"] += len(spans) if optype in TRANSFERS else 0
-    for optype, found in places.items():
-        step.counts["compute"] += len(found)
-        step.counts["unnumbered"] += sum(mb_id < 0 for _, mb_id in found)
+    for optype, numbers in places.items():
+        step.counts["compute"] += len(numbers)
+        step.counts["unnumbered"] += sum(mb_id < 0 for _, mb_id in numbers)
         if not is_chunked:
             step.counts["by_order"] += sum(span.microbatch is None for span in by_type[optype])
 
 
-def _is_chunked(forward: Sequence[OtlpSpan], told: Iterable[int | None]) -> bool:
-    """Whether stages have several chunks of the model, so that a micro-batch passes often."""
+def _is_chunked(forward: Sequence[OtlpSpan], sizes: Iterable[int]) -> bool:
+    """Whether stages have several model chunks, each with a forward pass of every micro-batch."""
     ids = [span.microbatch for span in forward if span.microbatch is not None]
     if any(span.chunk for span in forward) or len(set(ids)) < len(ids):
         return True
-    return any(each is not None and len(forward) > each for each in told)
+    return any(len(forward) > size for size in sizes)
 
 
 def _chunks_and_microbatches(
     spans: Sequence[OtlpSpan], *, is_chunked: bool
 ) -> list[tuple[int, int]]:
-    """(chunk, micro-batch) of each pass, in the order of their starts; -1 where it is not known.
+    """(chunk, micro-batch) of the passes, in order of their starts; -1 if unknown.
 
-    Ids that contradict each other are as good as none.
+    Ids that occur twice are not used.
     """
     if is_chunked:
-        known = [
+        places = [
             (-1, -1)
             if span.chunk is None or span.microbatch is None
             else (span.chunk, span.microbatch)
             for span in spans
         ]
-        told = [place for place in known if place != (-1, -1)]
-        return known if len(set(told)) == len(told) else [(-1, -1)] * len(spans)
-    ids = [span.microbatch for span in spans]
-    if all(each is not None for each in ids) and len(set(ids)) == len(ids):
-        return [(0, each if each is not None else -1) for each in ids]
+        known = [place for place in places if place != (-1, -1)]
+        return places if len(set(known)) == len(known) else [(-1, -1)] * len(spans)
+    ids = {span.microbatch for span in spans if span.microbatch is not None}
+    if len(ids) == len(spans):
+        return [(0, span.microbatch or 0) for span in spans]
     return [(0, order) for order in range(len(spans))]
 
 
@@ -184,18 +166,18 @@ class ReadySteps:
 
 @dataclass(slots=True)
 class WaitingSpans:
-    """One rank's spans that are in no complete step yet; times are the rank's own.
+    """One rank's spans that are in no complete step yet; times are by the rank's clock.
 
-    `add` it, look what is `ready`, and once that is safe say it is `done`: until then the same is
-    ready again. Of a span that comes twice the first counts.
+    Spans come in by `add`. `ready` returns the complete steps; when these are saved, `done` removes
+    them. The first one of several spans with the same id counts.
     """
 
     spans: dict[str, OtlpSpan] = field(default_factory=dict)
-    done_ns: int = -1  # all that starts before is in a step that is done
+    done_ns: int = -1  # the end of the last step that is done
     usual: Counter[str] = field(default_factory=Counter)
 
     def add(self, span: OtlpSpan) -> bool:
-        """Whether the span may still come into a step."""
+        """Keep a span; False if it began before the end of a step that is done."""
         if span.start_ns < self.done_ns:
             return False
         self.spans.setdefault(span.span_id, span)
@@ -206,15 +188,15 @@ class WaitingSpans:
     ) -> ReadySteps:
         """The steps that are complete.
 
-        Exporters and collectors may change the order of what they send, so a step is over when it
-        has as many operations of each type as the one before, or when a later one has ended.
+        Exporters and collectors may reorder spans. So a step is complete if it has as many
+        operations of every type as the previous one, or if a later one has ended.
         """
-        found = cut_by_step(self.spans.values())
+        steps = spans_by_step(self.spans.values())
         ready, usual = ReadySteps(), self.usual
-        for at, (mark, spans) in enumerate(found.steps):
+        for at, (mark, spans) in enumerate(steps):
             step = rank_step(mark, spans, optypes)
             counted = Counter(op.optype for op in step.ops)
-            is_last = at == len(found.steps) - 1
+            is_last = at == len(steps) - 1
             if is_last and not is_end and (step.broken or counted != usual):
                 break
             ready.steps.append(step)
@@ -225,7 +207,8 @@ class WaitingSpans:
     def done(self, ready: ReadySteps) -> int:
         """Drop the spans of these saved steps, and earlier spans that are in no step.
 
-        Returns how many these were.
+        Returns:
+            The number of spans in no step.
         """
         if not ready.steps:
             return 0
@@ -235,9 +218,8 @@ class WaitingSpans:
         before = [key for key, span in self.spans.items() if span.start_ns < self.done_ns]
         for span_id in before:
             del self.spans[span_id]
-        whole = [step for step in ready.steps if not step.broken]
-        if whole:
-            self.usual = Counter(op.optype for op in whole[-1].ops)
+        if usable := [step for step in ready.steps if not step.broken]:
+            self.usual = Counter(op.optype for op in usable[-1].ops)
         return len(before)
 
 
@@ -245,9 +227,9 @@ _MAX_NAMES = 100_000
 
 
 class SpanNames:
-    """Finds each name's op type once; a pattern of the caller goes before a name of Megatron's.
+    """The op types of span names: by the caller's patterns, else by Megatron's names.
 
-    A pattern's named groups `mb` and `chunk` are the micro-batch and model chunk.
+    A pattern's groups `mb` and `chunk` are the micro-batch and the model chunk.
     """
 
     def __init__(self, patterns: Sequence[tuple[re.Pattern[str], str]] = ()) -> None:
@@ -263,7 +245,7 @@ class SpanNames:
         return name in self.optypes or name in MEGATRON_NAMES
 
     def renamed(self, span: OtlpSpan) -> OtlpSpan:
-        """The span with the numbers that its name holds."""
+        """The span with the numbers in its name."""
         microbatch, chunk = self._numbers.get(span.name, (None, None))
         if microbatch is not None:
             span = span._replace(microbatch=microbatch)
@@ -278,14 +260,11 @@ class SpanNames:
         for pattern, optype in self._patterns:
             if (match := pattern.search(name)) is not None:
                 self.optypes[name] = optype
-                groups = match.groupdict()
-                self._numbers[name] = (
-                    _number_in_name(groups.get("mb")),
-                    _number_in_name(groups.get("chunk")),
-                )
+                groups = match.groupdict(default="")
+                mb, chunk = groups.get("mb", ""), groups.get("chunk", "")
+                self._numbers[name] = _number_in_name(mb), _number_in_name(chunk)
                 return
 
 
-def _number_in_name(text: str | None) -> int | None:
-    is_number = text is not None and text.isascii() and text.isdigit()
-    return int(text[:9]) if text is not None and is_number else None
+def _number_in_name(text: str) -> int | None:
+    return int(text[:9]) if text.isascii() and text.isdigit() else None

@@ -1,8 +1,8 @@
-"""Collectives inside groups beside a published trace: collectives-NAME.parquet, one row a rank.
+"""The file of collectives beside a published trace: collectives-NAME.parquet, one row a rank.
 
 Columns: `step`, `group` (a name), `group_axis`, `group_ranks` (a list of global ranks), `kind`,
-`sequence`, `rank`, `duration` (seconds), and, null where not known, `start_ts` (seconds, from what
-the trace's starts of the step count from), `bytes`, `dp_rank`, `stage`, `host`, `local_rank`.
+`sequence`, `rank`, `duration` (seconds), and, null where unknown, `start_ts` (seconds, with the
+origin of the step's starts in the trace), `bytes`, `dp_rank`, `stage`, `host`, `local_rank`.
 """
 
 from collections.abc import Sequence
@@ -37,9 +37,7 @@ _NEEDED = {
 }
 _OPTIONAL = {
     "start_ts": pa.float64(),
-    "bytes": pa.int64(),
-    "dp_rank": pa.int64(),
-    "stage": pa.int64(),
+    **dict.fromkeys(("bytes", "dp_rank", "stage"), pa.int64()),
     "host": pa.string(),
     "local_rank": pa.int64(),
 }
@@ -51,18 +49,16 @@ def usual_path(trace_path: Path) -> Path:
 
 
 def beside(trace_path: Path, steps: Sequence[int]) -> Collectives | None:
-    """The collectives of these steps; None where there is no file or it has none of them.
+    """The collectives of these steps, None if there are none or there is no file.
 
     Raises:
-        InvalidTrace: the file does not have this format; the message names it.
+        InvalidTrace: the file has another format.
     """
     path = usual_path(trace_path)
     if not path.is_file():
         return None
     table = _read(path)
-    known = np.array(steps, np.int64)
-    wanted = pc.is_in(table["step"], pa.array(known))
-    table = table.filter(wanted)
+    table = table.filter(pc.is_in(table["step"], pa.array(np.array(steps, np.int64))))
     return _collectives(table, path) if table.num_rows else None
 
 
@@ -85,8 +81,6 @@ def _read(path: Path) -> pa.Table:
         kinds = _NEEDED | {name: kind for name, kind in _OPTIONAL.items() if name in names}
         read = parquet.read(columns=list(kinds))
         table = pa.table({name: read[name].cast(kind) for name, kind in kinds.items()})
-    except InvalidTrace:
-        raise
     except (OSError, pa.ArrowException) as error:
         reason = " ".join(str(error).split())[:200]
         raise InvalidTrace(f"{path.name}: cannot be read: {reason}") from error
@@ -97,7 +91,7 @@ def _read(path: Path) -> pa.Table:
 
 
 def _collectives(table: pa.Table, path: Path) -> Collectives:
-    # A row's group by its name, axis and ranks: distinct combinations are few.
+    # A group is a distinct combination of name, axis and ranks.
     keys, codes = _coded(
         zip(
             table["group"].to_pylist(),
@@ -138,7 +132,7 @@ def _coded(values: Any) -> tuple[list[Any], Ints]:
 
 
 def _column(table: pa.Table, name: str, unknown: float) -> NDArray[Any]:
-    """[rows], with what stands for nulls, and for the whole column where it is not there."""
+    """[rows], with `unknown` for nulls, and for all rows if the column is missing."""
     if name not in table.column_names:
         return np.full(table.num_rows, unknown)
     values: NDArray[Any] = table[name].fill_null(unknown).to_numpy()
@@ -146,16 +140,10 @@ def _column(table: pa.Table, name: str, unknown: float) -> NDArray[Any]:
 
 
 def _places(table: pa.Table) -> dict[int, RankPlace]:
-    rank, first = np.unique(_column(table, "rank", -1), return_index=True)
-    told = {
-        name: table[name].take(pa.array(first)).to_pylist()
-        for name in _PLACE
-        if name in table.column_names
-    }
-    return {
-        number: RankPlace(number, **{name: values[at] for name, values in told.items()})
-        for at, number in enumerate(rank.tolist())
-    }
+    _, first = np.unique(_column(table, "rank", -1), return_index=True)
+    names = [name for name in ("rank", *_PLACE) if name in table.column_names]
+    places = table.select(names).take(pa.array(first)).to_pylist()
+    return {place["rank"]: RankPlace(**place) for place in places}
 
 
 def _table(collectives: Collectives) -> pa.Table:

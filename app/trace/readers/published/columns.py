@@ -1,6 +1,6 @@
-"""The columns of a published parquet file as checked arrays.
+"""Reads the columns of a published parquet file as checked arrays.
 
-A column of host names, where there is one, says on which host each worker is.
+An optional column has the names of the workers' hosts.
 """
 
 from collections.abc import Iterator
@@ -31,42 +31,41 @@ def hosts_of(path: Path, coded_names: CodedNames, trace: Trace) -> HostsOfWorker
         InvalidTrace: one worker is on two hosts.
     """
     names, codes = coded_names
-    num_stages = int(trace.stage.max()) + 1
+    num_stages, num_names = int(trace.stage.max()) + 1, max(len(names), 1)
     worker = trace.dp_rank.astype(np.int64) * num_stages + trace.stage
-    places = np.unique(worker[codes >= 0] * max(len(names), 1) + codes[codes >= 0])
-    found: HostsOfWorkers = {}
-    for place in places.tolist():
-        of, code = divmod(place, max(len(names), 1))
-        where = (of // num_stages, of % num_stages)
-        if where in found:
+    hosts: HostsOfWorkers = {}
+    for place in np.unique(worker[codes >= 0] * num_names + codes[codes >= 0]).tolist():
+        number, code = divmod(place, num_names)
+        dp_rank, stage = divmod(number, num_stages)
+        if (dp_rank, stage) in hosts:
             raise InvalidTrace(
-                f"{path.name}: column host: dp_rank {where[0]}, stage {where[1]} is on "
-                f"{found[where]!r} and on {names[code]!r}: give each worker one host"
+                f"{path.name}: column host: dp_rank {dp_rank}, stage {stage} is on "
+                f"{hosts[dp_rank, stage]!r} and on {names[code]!r}: give each worker one host"
             )
-        found[where] = names[code]
-    return found
+        hosts[dp_rank, stage] = names[code]
+    return hosts
 
 
 def coded_names(path: Path, column: Any) -> CodedNames:
-    """The names, and [rows] the index of each row's name, -1 for none.
+    """The distinct names, and [rows] the index of the row's name, -1 for none.
 
     Raises:
-        InvalidTrace: they are not text.
+        InvalidTrace: the column is not of text.
     """
     try:
-        whole = pc.cast(column, pa.string()).combine_chunks().dictionary_encode()
-        if isinstance(whole, pa.ChunkedArray):
-            whole = whole.combine_chunks()
-        names = whole.dictionary.to_pylist()
+        encoded = pc.cast(column, pa.string()).combine_chunks().dictionary_encode()
+        if isinstance(encoded, pa.ChunkedArray):
+            encoded = encoded.combine_chunks()
+        names = encoded.dictionary.to_pylist()
     except (pa.ArrowException, UnicodeDecodeError) as error:
         raise InvalidTrace(f"{path.name}: column host is {column.type}: want names") from error
-    return names, whole.indices.fill_null(-1).to_numpy(zero_copy_only=False)
+    return names, encoded.indices.fill_null(-1).to_numpy(zero_copy_only=False)
 
 
 _INTEGERS = ("step", "dp_rank", "stage", "rank", "seq_id", "mc", "mb_id")
 _SECONDS = ("start_ts", "duration")
 _NEEDED = (*_INTEGERS, *_SECONDS, "optype")
-# A chunk's number in the whole model: it follows from others, and is kept by imports only.
+# A chunk's number in the whole model: it follows from other columns, so only imports keep it.
 GMC = "gmc"
 # Columns that only Paceline writes.
 _OPTIONAL_COLUMNS = ("host", "start_ns", *OPTIONAL)
@@ -75,31 +74,18 @@ _MIN_VALUES = {"mc": -1, "mb_id": -1, GMC: -1, **dict.fromkeys(OPTIONAL, -1)}
 _MAX_SHOWN = 64
 _PIECE_ROWS = 1 << 16
 _BUFFER_BYTES = 1 << 20
-# Steps are counted on from, and told apart by their differences; a day is left for durations.
+# Sums and differences of steps fit into 64 bits, and so does a start plus the duration of a day.
 _MAX_VALUES = {
     "step": 2**62,
     "start_ns": 2**63 - 1 - 86_400 * 10**9,
     **dict.fromkeys(OPTIONAL, 2**53),
 }
-# Beyond this a float64 is no longer good to a microsecond; no clock has come so far.
+# Seconds. Beyond this a float64 does not resolve a microsecond; no clock shows such times.
 _MAX_TIME_S = 1e10
 
 
-@dataclass(frozen=True, slots=True)
-class LoadedTrace:
-    """A file's rows, in its order.
-
-    `hosts` names the host of each (dp rank, stage), as far as the file says; `origin_ns` is what
-    the times of each step count from, where the file has them by the hosts' own clocks.
-    """
-
-    trace: Trace
-    hosts: dict[tuple[int, int], str]
-    origin_ns: dict[int, int] | None
-
-
 class _Rows(NamedTuple):
-    """Successive rows of a file; `first` is the first one's number."""
+    """Successive rows of a file, from row number `first`."""
 
     path: Path
     table: Any
@@ -108,9 +94,9 @@ class _Rows(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class TracePiece:
-    """Some successive rows of a file, checked; `ints` are by the names of a trace's columns.
+    """Checked successive rows of a file; `ints` have the names of a trace's columns.
 
-    Either `start_ns` is there, by the hosts' own clocks, or `start_s` alone counts.
+    `start_ns` is by the hosts' own clocks; without it `start_s` is the start.
     """
 
     ints: dict[str, NDArray[Any]]
@@ -122,11 +108,18 @@ class TracePiece:
     host: CodedNames | None
 
 
-def load(path: Path, op_types: OpTypes = BUILT_IN) -> LoadedTrace:
-    """Every row of the file; `op_types` are those of the job.
+def load(
+    path: Path, op_types: OpTypes = BUILT_IN
+) -> tuple[Trace, HostsOfWorkers, dict[int, int] | None]:
+    """All rows of the file, in its order; `op_types` are those of the job.
+
+    Returns:
+        The trace; hosts by (dp rank, stage), as far as known; and by step the time from which its
+        starts count, None if the file has no times by the hosts' own clocks.
 
     Raises:
-        InvalidTrace: the file cannot be read, or the message names a column and its rows.
+        InvalidTrace: the file cannot be read, or has invalid values; the message names the column
+            and the rows.
     """
     with _translated(path):
         file = _opened(path)
@@ -144,8 +137,7 @@ def load(path: Path, op_types: OpTypes = BUILT_IN) -> LoadedTrace:
         start_s=start_s,
         duration_s=piece.duration_s,
     )
-    hosts = hosts_of(path, piece.host, trace) if piece.host is not None else {}
-    return LoadedTrace(trace, hosts, origin_ns)
+    return trace, hosts_of(path, piece.host, trace) if piece.host else {}, origin_ns
 
 
 def names(path: Path) -> list[str]:
@@ -159,7 +151,7 @@ def names(path: Path) -> list[str]:
 
 
 def pieces(path: Path, op_types: OpTypes = BUILT_IN) -> Iterator[TracePiece]:
-    """The rows that `load` gives, in pieces of bounded size.
+    """The rows of `load`, in pieces of bounded size.
 
     Raises:
         InvalidTrace: as with `load`.
@@ -175,7 +167,7 @@ def pieces(path: Path, op_types: OpTypes = BUILT_IN) -> Iterator[TracePiece]:
 
 
 def _checked(rows: _Rows, op_types: OpTypes) -> TracePiece:
-    there = rows.table.column_names
+    available = rows.table.column_names
     ints = {name: _integers(rows, name) for name in _INTEGERS}
     start_s, duration_s = (_seconds(rows, name) for name in _SECONDS)
     if duration_s.min() < 0:
@@ -185,32 +177,37 @@ def _checked(rows: _Rows, op_types: OpTypes) -> TracePiece:
         optype=_optypes(rows, op_types),
         start_s=start_s,
         duration_s=duration_s,
-        more={name: _integers(rows, name) for name in (*OPTIONAL, GMC) if name in there},
-        start_ns=_integers(rows, "start_ns") if "start_ns" in there else None,
-        host=coded_names(rows.path, rows.table.column("host")) if "host" in there else None,
+        more={name: _integers(rows, name) for name in (*OPTIONAL, GMC) if name in available},
+        start_ns=_integers(rows, "start_ns") if "start_ns" in available else None,
+        host=coded_names(rows.path, rows.table.column("host")) if "host" in available else None,
     )
 
 
 def _since_began(step: Ints, start_ns: Ints) -> tuple[Floats, dict[int, int]]:
-    """[rows] seconds since the first start of their step, and that start by step."""
+    """[rows] seconds since the first start of the row's step, and by step that first start."""
     steps, position = np.unique(step, return_inverse=True)
     first_ns = np.full(steps.size, np.iinfo(np.int64).max)
     np.minimum.at(first_ns, position, start_ns)
-    # Subtracted as integers, which lose nothing.
+    # Subtracted as integers, which are exact.
     start_s = (start_ns - first_ns[position]) * 1e-9
     return start_s, dict(zip(steps.tolist(), first_ns.tolist(), strict=True))
 
 
 def _wanted(path: Path, file: Any, *also: str) -> list[str]:
-    there = file.schema_arrow.names
-    more = [name for name in (*_OPTIONAL_COLUMNS, *also) if name in there]
+    available = file.schema_arrow.names
+    more = [name for name in (*_OPTIONAL_COLUMNS, *also) if name in available]
     for name in sorted([*_NEEDED, *more]):
-        count = there.count(name)
+        count = available.count(name)
         if count == 0:
             raise InvalidTrace(f"{path.name}: column {name} is missing: add it")
         if count > 1:
             raise InvalidTrace(f"{path.name}: column {name} is there {count} times: keep one")
     return [*_NEEDED, *more]
+
+
+def _begins_as_parquet(path: Path) -> bool:
+    with path.open("rb") as file:
+        return b"PAR1".startswith(file.read(4))  # or of a file cut off before
 
 
 @contextmanager
@@ -221,9 +218,13 @@ def _translated(path: Path) -> Iterator[None]:
     except UnicodeEncodeError as error:
         raise InvalidTrace(f"{path.name}: is no name in UTF-8: rename the file") from error
     except (pa.ArrowException, UnicodeDecodeError) as error:
-        raise InvalidTrace(
-            f"{path.name}: is no whole parquet file: copy or record it again"
-        ) from error
+        advice = "is no whole parquet file: copy or record it again"
+        if not _begins_as_parquet(path):
+            advice = (
+                "is no parquet file: give a recording; `paceline analyze` takes files of "
+                "torch.profiler, too"
+            )
+        raise InvalidTrace(f"{path.name}: {advice}") from error
     except OSError as error:
         why = why_unreadable(path, error, "parquet file")
         raise InvalidTrace(f"{path}: cannot be read: {why}") from error
@@ -232,7 +233,7 @@ def _translated(path: Path) -> Iterator[None]:
 def _opened(path: Path, **options: Any) -> Any:
     try:
         return pq.ParquetFile(path, read_dictionary=["optype"], **options)
-    except KeyError:  # it has no such column, or one of lists: told when its type is seen
+    except KeyError:  # the column is missing or of lists: `_optypes` refuses it by its type
         return pq.ParquetFile(path, **options)
 
 
@@ -247,13 +248,9 @@ def _integers(rows: _Rows, name: str) -> NDArray[Any]:
         _refuse(rows, name, values < lowest, f"are below {lowest}: number from {lowest} up")
     highest = _MAX_VALUES.get(name, int(np.iinfo(dtype).max))
     if np.iinfo(values.dtype).max > highest and values.max() > highest:
-        _refuse(
-            rows,
-            name,
-            values > highest,
-            f"are above {highest}: that is no {name}, number from {lowest} up",
-        )
-    # A copy: what Arrow hands out is read-only, and to compiled kernels of another type.
+        too_large = f"are above {highest}: that is no {name}, number from {lowest} up"
+        _refuse(rows, name, values > highest, too_large)
+    # A copy: Arrow's arrays are read-only, for which kernels would be compiled again.
     return values.astype(dtype)
 
 
@@ -265,7 +262,7 @@ def _seconds(rows: _Rows, name: str) -> NDArray[np.float64]:
         )
     read = column.to_numpy()
     values: NDArray[np.float64] = read.astype(np.float64)
-    # NaN fails this comparison too; only then are the rows located.
+    # NaN fails these comparisons as well. Only then is it worth locating the rows.
     if not (float(read.min()) >= -_MAX_TIME_S and float(read.max()) <= _MAX_TIME_S):
         _refuse(rows, name, ~np.isfinite(values), "are not finite: give seconds")
         too_large = f"are beyond {_MAX_TIME_S:,.0f} seconds: give seconds from a nearer origin"
@@ -280,13 +277,11 @@ def _optypes(rows: _Rows, op_types: OpTypes) -> NDArray[np.int16]:
     codes = np.concatenate([_codes(rows, chunk, op_types) for chunk in column.chunks])
     if codes.min() < 0:
         name = str(column[int(codes.argmin())].as_py())[:_MAX_SHOWN]
-        _refuse(
-            rows,
-            "optype",
-            codes < 0,
+        unknown = (
             f"are of an unknown type ({name!r}): use one of {', '.join(op_types.codes)}, or "
-            "register it in op_types of the meta file",
+            "register it in op_types of the meta file"
         )
+        _refuse(rows, "optype", codes < 0, unknown)
     return codes
 
 
@@ -294,10 +289,8 @@ def _codes(rows: _Rows, chunk: Any, op_types: OpTypes) -> NDArray[np.int16]:
     try:
         names = chunk.dictionary.to_pylist()
     except UnicodeDecodeError as error:
-        told = (
-            f"{rows.path.name}: column optype has names that are no text: copy or record it again"
-        )
-        raise InvalidTrace(told) from error
+        reason = "column optype has names that are no text: copy or record it again"
+        raise InvalidTrace(f"{rows.path.name}: {reason}") from error
     code_of = np.array([op_types.codes.get(name, -1) for name in names], dtype=np.int16)
     indices = chunk.indices.to_numpy()
     if indices.size and not 0 <= indices.min() <= indices.max() < code_of.size:
@@ -315,10 +308,9 @@ def _without_nulls(rows: _Rows, name: str) -> Any:
     return column
 
 
-def _refuse(rows: _Rows, name: str, bad: NDArray[np.bool_], what: str) -> None:
+def _refuse(rows: _Rows, name: str, bad: NDArray[np.bool_], problem: str) -> None:
     numbers = np.flatnonzero(bad) + rows.first
-    if numbers.size == 0:
-        return
-    shown = ", ".join(str(row) for row in numbers[:3])
-    more = f" and {numbers.size - 3:,} more" if numbers.size > 3 else ""
-    raise InvalidTrace(f"{rows.path.name}: column {name}: rows {shown}{more} {what}")
+    if numbers.size:
+        shown = ", ".join(map(str, numbers[:3]))
+        more = f" and {numbers.size - 3:,} more" if numbers.size > 3 else ""
+        raise InvalidTrace(f"{rows.path.name}: column {name}: rows {shown}{more} {problem}")

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeGuard
+from typing import Any
 
 import yaml
 
@@ -22,7 +22,7 @@ _MAX_PLAIN_CHARS = 400  # YAML 1.1 reads 1:1:1:... as one number
 
 @dataclass(frozen=True, slots=True)
 class TraceMeta:
-    """Content of a meta file; `name` is None without a trial, `run_id` without a run."""
+    """Content of a meta file; `name` is None without a trial name, `run_id` without a run."""
 
     name: str | None
     parallelism: Parallelism
@@ -32,7 +32,7 @@ class TraceMeta:
 
 
 def beside(trace_path: Path) -> Path | None:
-    """The meta file beside a trace, None if there is none."""
+    """The meta file beside a trace, if there is one."""
     path = usual_path(trace_path)
     return path if path.is_file() else None
 
@@ -51,7 +51,7 @@ def load(path: Path) -> TraceMeta:
     """The meta file's content.
 
     Raises:
-        InvalidTrace: the file cannot be read, a size is missing or wrong.
+        InvalidTrace: the file cannot be read, or a size is missing or wrong.
     """
     content = _parsed(path)
     sizes = {name: _size(path, name, content.get(name, _USUAL.get(name))) for name in _SIZES}
@@ -66,26 +66,23 @@ def load(path: Path) -> TraceMeta:
             f"{path.name}: world_size is {world_size}, but dp * pp * tp * dsp is "
             f"{parallelism.world_size}: correct the sizes"
         )
-    name = content.get("trial_name")
-    run_id, labels = content.get("run_id"), content.get("labels")
+    name, run_id = content.get("trial_name"), content.get("run_id")
+    labels = content.get("labels")
+    if not isinstance(labels, dict) or not all(
+        isinstance(value, str | int | float) for value in labels.values()
+    ):
+        labels = {}
     return TraceMeta(
         None if name is None else str(name),
         parallelism,
         op_types,
         run_id if isinstance(run_id, int | str) else None,
-        {str(key): str(value) for key, value in labels.items()} if _is_plain(labels) else {},
+        {str(key): str(value) for key, value in labels.items()},
     )
 
 
-def save(
-    job: Job, path: Path, *, run_id: int | str = 0, labels: Mapping[str, str] | None = None
-) -> None:
-    """Write a job's meta file; the rest is as with `text`."""
-    path.write_text(text(job, run_id=run_id, labels=labels), encoding="utf-8")
-
-
 def text(job: Job, *, run_id: int | str = 0, labels: Mapping[str, str] | None = None) -> str:
-    """Text of a job's meta file, with the run's id if known."""
+    """Text of a job's meta file."""
     content = {
         "trial_name": job.name,
         "run_id": run_id,
@@ -94,15 +91,10 @@ def text(job: Job, *, run_id: int | str = 0, labels: Mapping[str, str] | None = 
         "op_types": ops.describe_op_types(job.op_types) or None,
         "labels": dict(labels or {}) or None,
     }
-    known = {name: value for name, value in content.items() if value is not None}
-    written: str = yaml.safe_dump(known)
-    return written
-
-
-def _is_plain(labels: Any) -> TypeGuard[dict[Any, Any]]:
-    return isinstance(labels, dict) and all(
-        isinstance(value, str | int | float) for value in labels.values()
+    written: str = yaml.safe_dump(
+        {key: value for key, value in content.items() if value is not None}
     )
+    return written
 
 
 def _parsed(path: Path) -> dict[str, Any]:
@@ -114,7 +106,7 @@ def _parsed(path: Path) -> dict[str, Any]:
         raise InvalidTrace(
             f"{path}: cannot be read ({error.strerror}): name a file that you may read"
         ) from error
-    except Exception as error:  # PyYAML's own, and whatever its constructors stumble over
+    except Exception as error:  # PyYAML's own, and any that its constructors raise
         raise InvalidTrace(f"{path.name}: is no YAML: write lines like 'dp_size: 4'") from error
     if not isinstance(content, dict):
         raise InvalidTrace(f"{path.name}: want lines like 'dp_size: 4'")
@@ -122,9 +114,9 @@ def _parsed(path: Path) -> dict[str, Any]:
 
 
 def _content(text: str) -> Any:
-    """What a text says, unless PyYAML would take long to make it."""
+    """The value of a text, None for texts that take PyYAML a long time."""
     for event in yaml_events(text, max_depth=_MAX_DEPTH):
-        if isinstance(event, yaml.AliasEvent):  # merged again and again
+        if isinstance(event, yaml.AliasEvent):  # a few of them may stand for a huge value
             return None
         is_plain = isinstance(event, yaml.ScalarEvent) and event.implicit[0]
         if is_plain and len(event.value) > _MAX_PLAIN_CHARS:
@@ -133,11 +125,9 @@ def _content(text: str) -> Any:
 
 
 def _op_types(described: object) -> OpTypes:
-    if described is None:
-        return BUILT_IN
-    if not isinstance(described, list):
+    if not isinstance(described, list | None):
         raise InvalidRequest("op_types is no list: write lines like '- name: moe-all-to-all'")
-    return ops.parse_op_types(described)
+    return ops.parse_op_types(described or [])
 
 
 def _size(path: Path, name: str, size: object) -> int:

@@ -1,7 +1,7 @@
 """The published trace format: one parquet file of operations, one YAML file about the job.
 
-`read` gives a window, `write` takes a trace; `write_import` writes what an import gives, some rows
-at a time, and `PublishedImport` reads the same rows so.
+`read` returns a window, `write` takes a trace. `write_import` writes the rows of an import, some at
+a time, and `PublishedImport` reads a file in the same way.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -38,54 +38,55 @@ from app.trace.window import OPTIONAL, Floats, Integers, Ints, PartialSteps, Tra
 
 
 def read(trace_path: Path, meta_path: Path | None = None, *, is_imputed: bool = True) -> Window:
-    """A recorded trace as one closed window; steps that lack operations are in `skipped`.
+    """A recorded trace as one closed window; steps with lost operations are in `skipped`.
 
     With `is_imputed`, lost operations are imputed where that is possible (app.trace.imputation).
-    Without `meta_path`, meta-NAME.yaml beside trace-NAME.parquet is taken; where that is missing
-    too, the sizes are those seen in the trace, with one GPU a worker. Collectives inside groups are
-    those of collectives-NAME.parquet beside it, if it is there.
+    `meta_path` is by default meta-NAME.yaml beside trace-NAME.parquet; without this file, the sizes
+    are those of the rows, with one GPU a worker. Collectives are read from collectives-NAME.parquet
+    beside the trace, if there is one.
 
     Raises:
-        InvalidTrace: no step can be analysed; the message says where the files are wrong.
+        InvalidTrace: a file is wrong, or no step can be analysed.
     """
     meta_path = meta_path or meta.beside(trace_path)
     about = meta.load(meta_path) if meta_path else None
-    loaded = columns.load(trace_path, about.op_types if about else BUILT_IN)
-    trace, origin_ns = loaded.trace, loaded.origin_ns
-    about = about or TraceMeta(None, _seen_sizes(trace))
+    op_types = about.op_types if about else BUILT_IN
+    trace, hosts, origin_ns = columns.load(trace_path, op_types)
+    if about is None:
+        sizes = {"dp_size": int(trace.dp_rank.max()) + 1, "pp_size": int(trace.stage.max()) + 1}
+        about = TraceMeta(None, Parallelism(**sizes, vpp_size=max(int(trace.mc.max()) + 1, 1)))
     try:
-        found = completeness(trace, about.parallelism, about.op_types)
+        result = completeness(trace, about.parallelism, about.op_types)
     except InvalidTrace as error:
         raise InvalidTrace(f"{trace_path.name}: {error}") from error
-    lacking = None
-    if found.skipped:
-        numbers = [skip.step for skip in found.skipped]
-        lacking = PartialSteps(
-            found.skipped,
-            trace.select(np.isin(trace.step, numbers)),
-            tuple(origin_ns[step] for step in numbers) if origin_ns else None,
-            collective_files.beside(trace_path, [*found.steps, *numbers]),
+    steps, skipped = result.steps, result.skipped
+    incomplete, partial = [skip.step for skip in skipped], None
+    if skipped:
+        partial = PartialSteps(
+            skipped,
+            trace.select(np.isin(trace.step, incomplete)),
+            tuple(origin_ns[step] for step in incomplete) if origin_ns else None,
+            collective_files.beside(trace_path, [*steps, *incomplete]),
         )
-        trace = trace.select(np.isin(trace.step, found.steps))
+        trace = trace.select(np.isin(trace.step, steps))
     window = Window(
         job=Job.of(about.name or meta.trace_name(trace_path), about.parallelism, about.op_types),
         epoch=1,
-        first_step=min([*found.steps[:1], *(skip.step for skip in found.skipped)]),
-        steps=found.steps,
+        first_step=min([*steps, *incomplete]),
+        steps=steps,
         trace=trace,
-        skipped=found.skipped,
+        skipped=skipped,
         state="complete",
-        hosts=loaded.hosts,
-        origin_ns=tuple(origin_ns[step] for step in found.steps) if origin_ns else None,
-        collectives=collective_files.beside(trace_path, found.steps),
-        partial=lacking,
+        hosts=hosts,
+        origin_ns=tuple(origin_ns[step] for step in steps) if origin_ns else None,
+        collectives=collective_files.beside(trace_path, steps),
+        partial=partial,
     )
     window = impute(window) if is_imputed else window
     if not window.steps:
-        first = found.skipped[0]
         raise InvalidTrace(
-            f"{trace_path.name}: none of its {len(found.skipped):,} steps is complete; "
-            f"in step {first.step}, {first.reason}: record all workers of a step"
+            f"{trace_path.name}: none of its {len(skipped):,} steps is complete; "
+            f"in step {skipped[0].step}, {skipped[0].reason}: record all workers of a step"
         )
     return window
 
@@ -100,12 +101,12 @@ def write(
     origin_ns: Mapping[int, int] | None = None,
     collectives: Collectives | None = None,
 ) -> None:
-    """Write a trace so that `read` and the published analyser take it as it is.
+    """Write a trace in the format of `read` and of the published analyser.
 
-    Without `meta_path`, the meta file goes to meta-NAME.yaml beside trace-NAME.parquet. What else
-    is known gets columns of its own, which only `read` looks at: `hosts` of (dp rank, stage),
-    starts by the hosts' own clocks where `origin_ns` says what each step's times count from, and
-    the trace's optional columns. `collectives` go to a file of their own beside it.
+    `meta_path` is by default meta-NAME.yaml beside trace-NAME.parquet. Additional columns, which
+    only `read` uses, have the `hosts` of (dp rank, stage), the starts by the hosts' own clocks if
+    `origin_ns` has the origins of the steps' times, and the trace's optional columns. `collectives`
+    are written to a file of their own beside it.
 
     Raises:
         InvalidRequest: a file cannot be written.
@@ -118,7 +119,8 @@ def write(
         if collectives is not None:
             with beside.open("wb") as file:
                 collective_files.write(collectives, file)
-        meta.save(job, meta_path or meta.usual_path(trace_path))
+        meta_path = meta_path or meta.usual_path(trace_path)
+        meta_path.write_text(meta.text(job), encoding="utf-8")
     except OSError as error:
         raise InvalidRequest(
             f"{trace_path}: cannot be written ({error}): name a file in an existing folder"
@@ -126,7 +128,7 @@ def write(
 
 
 class TraceWriter(AbstractContextManager["TraceWriter"]):
-    """Writes a trace piece by piece; every piece has the same columns."""
+    """Writes a trace piece by piece; all pieces have the same columns."""
 
     def __init__(self, file: BinaryIO, job: Job) -> None:
         self._file = file
@@ -141,10 +143,9 @@ class TraceWriter(AbstractContextManager["TraceWriter"]):
         origin_ns: Mapping[int, int] | None = None,
         gmc: Ints | None = None,
     ) -> None:
-        """Some more rows; the rest is as `write` takes it, `gmc` where it is known otherwise."""
-        table = _table(trace, self._job, gmc)
-        for name, column in _optional_columns(trace, hosts, origin_ns).items():
-            table = table.append_column(name, column)
+        """Append rows; arguments are those of `write`; `gmc` by default follows from the stages."""
+        optional = _optional_columns(trace, hosts, origin_ns)
+        table = pa.table(_required_columns(trace, self._job, gmc) | optional)
         if self._parquet is None:
             self._parquet = pq.ParquetWriter(self._file, table.schema)
         self._parquet.write_table(table)
@@ -154,61 +155,43 @@ class TraceWriter(AbstractContextManager["TraceWriter"]):
             self._parquet.close()
 
 
-def _seen_sizes(trace: Trace) -> Parallelism:
-    return Parallelism(
-        dp_size=int(trace.dp_rank.max()) + 1,
-        pp_size=int(trace.stage.max()) + 1,
-        vpp_size=max(int(trace.mc.max()) + 1, 1),
-    )
-
-
-def _table(trace: Trace, job: Job, gmc: Ints | None = None) -> pa.Table:
-    if gmc is None:
-        gmc = _model_chunks(trace, job)
+def _required_columns(trace: Trace, job: Job, gmc: Ints | None) -> dict[str, Any]:
     codes, positions = np.unique(trace.optype, return_inverse=True)
     names = pa.array([job.op_types.name(code) for code in codes], pa.string())
-    return pa.table(
-        {
-            "dp_rank": trace.dp_rank,
-            "stage": trace.stage,
-            "rank": trace.rank,
-            "step": trace.step,
-            "optype": pa.DictionaryArray.from_arrays(positions.astype(np.int8), names),
-            "start_ts": trace.start_s,
-            "duration": trace.duration_s,
-            "seq_id": trace.seq_id,
-            "mc": trace.mc,
-            "mb_id": trace.mb_id,
-            "gmc": gmc.astype(np.int32),
-        }
-    )
-
-
-def _model_chunks(trace: Trace, job: Job) -> Ints:
-    """[ops], a computation's chunk in the whole model."""
-    is_computation = job.op_types.flags(lambda spec: spec.stream == COMPUTE_STREAM)[trace.optype]
-    gmc = trace.mc.astype(np.int64) * job.parallelism.pp_size + trace.stage
-    return np.where(is_computation & (trace.mc >= 0), gmc, -1)
+    if gmc is None:  # a computation's chunk in the whole model
+        is_computation = job.op_types.flags(lambda spec: spec.stream == COMPUTE_STREAM)
+        gmc = trace.mc.astype(np.int64) * job.parallelism.pp_size + trace.stage
+        gmc = np.where(is_computation[trace.optype] & (trace.mc >= 0), gmc, -1)
+    return {
+        "dp_rank": trace.dp_rank,
+        "stage": trace.stage,
+        "rank": trace.rank,
+        "step": trace.step,
+        "optype": pa.DictionaryArray.from_arrays(positions.astype(np.int8), names),
+        "start_ts": trace.start_s,
+        "duration": trace.duration_s,
+        "seq_id": trace.seq_id,
+        "mc": trace.mc,
+        "mb_id": trace.mb_id,
+        "gmc": gmc.astype(np.int32),
+    }
 
 
 def _optional_columns(
-    trace: Trace,
-    hosts: Mapping[tuple[int, int], str] | None,
-    origin_ns: Mapping[int, int] | None,
-) -> dict[str, pa.Array]:
-    """Paceline's own columns, where they are known."""
-    found = {name: getattr(trace, name) for name in OPTIONAL}
-    more = {name: pa.array(values) for name, values in found.items() if values is not None}
+    trace: Trace, hosts: Mapping[tuple[int, int], str] | None, origin_ns: Mapping[int, int] | None
+) -> dict[str, Any]:
+    """Paceline's own columns, as far as their values are known."""
+    held = {name: getattr(trace, name) for name in OPTIONAL}
+    optional: dict[str, Any] = {name: values for name, values in held.items() if values is not None}
     if hosts:
         workers = zip(trace.dp_rank.tolist(), trace.stage.tolist(), strict=True)
         names = pa.array([hosts.get(worker) for worker in workers], pa.string())
-        more["host"] = names.dictionary_encode()
+        optional["host"] = names.dictionary_encode()
     if origin_ns is not None:
         steps, position = np.unique(trace.step, return_inverse=True)
         began_ns = np.array([origin_ns[step] for step in steps.tolist()], np.int64)
-        start_ns = np.rint(trace.start_s * 1e9).astype(np.int64)
-        more["start_ns"] = pa.array(began_ns[position] + start_ns)
-    return more
+        optional["start_ns"] = began_ns[position] + np.rint(trace.start_s * 1e9).astype(np.int64)
+    return optional
 
 
 _ROWS_AT_ONCE = 1 << 16
@@ -220,7 +203,7 @@ def write_import(
     file: BinaryIO,
     progress: Callable[[int], None] = lambda _: None,
 ) -> None:
-    """Write every row as parquet, some at a time; `progress` gets the number of rows of each write.
+    """Write all rows as parquet, some at a time; `progress` is called with their number.
 
     Raises:
         InvalidTrace: rows are wrong.
@@ -254,17 +237,17 @@ def trace_of(pieces: Sequence[RankRows], described: ImportSummary) -> Trace:
     """The pieces' rows as a trace; starts count from the beginning of their step."""
     sizes = [piece.step.size for piece in pieces]
 
-    def all_of(name: str) -> NDArray[Any]:
+    def joined(name: str) -> NDArray[Any]:
         return np.concatenate([getattr(piece, name) for piece in pieces])
 
-    def of_each(name: str) -> NDArray[Any]:
+    def repeated(name: str) -> NDArray[Any]:
         return np.repeat([getattr(piece, name) for piece in pieces], sizes)
 
     seconds = [piece.seconds or _times_s(piece, described) for piece in pieces]
     more = [name for name in described.more if name in OPTIONAL]
     return Trace(
-        **{name: of_each(name) for name in ("rank", "dp_rank", "stage")},
-        **{name: all_of(name) for name in ("step", "optype", "seq_id", "mc", "mb_id")},
+        **{name: repeated(name) for name in ("rank", "dp_rank", "stage")},
+        **{name: joined(name) for name in ("step", "optype", "seq_id", "mc", "mb_id")},
         **{name: np.concatenate([piece.more[name] for piece in pieces]) for name in more},
         start_s=np.concatenate([start_s for start_s, _ in seconds]),
         duration_s=np.concatenate([duration_s for _, duration_s in seconds]),
@@ -279,7 +262,7 @@ def _times_s(piece: RankRows, described: ImportSummary) -> tuple[Floats, Floats]
 
 
 def _origins_ns(described: ImportSummary, step: Integers) -> dict[int, int] | None:
-    """Clock origins of these rows' steps."""
+    """The clock origins of these rows' steps."""
     if described.origin_ns is None:
         return None
     at = np.unique(np.searchsorted(described.steps, step))
@@ -287,21 +270,21 @@ def _origins_ns(described: ImportSummary, step: Integers) -> dict[int, int] | No
 
 
 def _row_groups(chunks: Iterator[RankRows]) -> Iterator[list[RankRows]]:
-    """Chunks joined to the size of a row group."""
-    found: list[RankRows] = []
+    """The chunks, grouped to the size of a row group."""
+    group: list[RankRows] = []
     num_rows = 0
     for chunk in chunks:
-        found.append(chunk)
+        group.append(chunk)
         num_rows += chunk.step.size
         if num_rows >= _ROWS_AT_ONCE:
-            yield found
-            found, num_rows = [], 0
-    if found:
-        yield found
+            yield group
+            group, num_rows = [], 0
+    if group:
+        yield group
 
 
 class PublishedImport(SpooledImport):
-    """One parquet file in rows of seconds, or with a clock of its own where Paceline wrote it.
+    """An import of one parquet file, with times in seconds, or by the hosts' clocks from Paceline.
 
     Its meta file is beside it, or named in the options.
     """
@@ -315,8 +298,8 @@ class PublishedImport(SpooledImport):
 
     @override
     def more_columns(self) -> tuple[str, ...]:
-        there = columns.names(self.paths[0])
-        return tuple(name for name in (*OPTIONAL, "gmc") if name in there)
+        names = columns.names(self.paths[0])
+        return tuple(name for name in (*OPTIONAL, "gmc") if name in names)
 
     @override
     def read(self, spool: OpSpool) -> ImportFacts:
@@ -356,32 +339,22 @@ class PublishedImport(SpooledImport):
 
 
 def _add(spool: OpSpool, piece: TracePiece) -> None:
-    ints = piece.ints
-    if piece.start_ns is None:
-        times = [
-            np.ascontiguousarray(column).view(np.int64)
-            for column in (piece.start_s, piece.duration_s)
-        ]
+    start_ns = piece.start_ns
+    if start_ns is None:
+        seconds = (np.ascontiguousarray(times) for times in (piece.start_s, piece.duration_s))
+        start_ns, duration_ns = (times.view(np.int64) for times in seconds)
     else:
-        times = [piece.start_ns, np.rint(piece.duration_s * 1e9).astype(np.int64)]
-    spool.add_rows(
-        ints["rank"],
-        ints["step"],
-        optype=piece.optype,
-        start_ns=times[0],
-        duration_ns=times[1],
-        seq_id=ints["seq_id"],
-        mc=ints["mc"],
-        mb_id=ints["mb_id"],
-        **piece.more,
-    )
+        duration_ns = np.rint(piece.duration_s * 1e9).astype(np.int64)
+    names = ("rank", "step", "seq_id", "mc", "mb_id")
+    values = {name: piece.ints[name] for name in names} | {"optype": piece.optype} | piece.more
+    spool.add_rows(**values, start_ns=start_ns, duration_ns=duration_ns)
 
 
 def _place_all(spool: OpSpool, piece: TracePiece) -> None:
-    """Each rank is at one place, on one host."""
+    """Declare the places and hosts of the ranks."""
     ints = piece.ints
     names, codes = piece.host or ([], np.full_like(ints["rank"], -1))
     where = np.stack([ints["rank"], ints["dp_rank"], ints["stage"], codes], axis=1)
-    begins = np.any(np.diff(where, axis=0, prepend=-2), axis=1)  # of rows that are alike
+    begins = np.any(np.diff(where, axis=0, prepend=-2), axis=1)  # of stretches of equal rows
     for rank, dp_rank, stage, code in np.unique(where[begins], axis=0).tolist():
         spool.place(rank, dp_rank, stage, host=names[code] if code >= 0 else None)

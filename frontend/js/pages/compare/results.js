@@ -156,8 +156,8 @@ function cause({ change, finding, before }, key, numStages) {
 }
 
 function since(finding) {
-  const { onset_step, end_step, persistence } = finding
-  if (isKnown(onset_step) || isKnown(end_step)) {
+  const { onset_step, onset_by_step, end_step, persistence } = finding
+  if (isKnown(onset_step) || isKnown(end_step) || isKnown(onset_by_step)) {
     const [first, ...rest] = onsetWords(finding)
     return [capitalized(first), ...rest, isKnown(end_step) ? "." : `${LASTING[persistence] ?? ""}.`]
   }

@@ -78,7 +78,7 @@ export class FactForm {
     this.node.hidden = !fields.length && !lacking.length
     patch(
       this.node,
-      h("h3", { "data-key": "title" }, "Facts that no recording has"),
+      h("h3", { "data-key": "title" }, "Missing facts"),
       h(
         "div",
         { "data-key": "lacking" },

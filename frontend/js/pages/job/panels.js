@@ -157,7 +157,8 @@ export class Panels {
   page() {
     const { job, window } = this.seen
     const page = { base: this.base, window, numStages: job.parallelism.pp_size }
-    return { ...page, silence: this.isNow() ? silentRanksRemark(job, page) : null }
+    if (!this.isNow()) return { ...page, silence: null, isStalled: false }
+    return { ...page, silence: silentRanksRemark(job, page), isStalled: job.state === "stalled" }
   }
 
   /** What else is known of the job: what happened, fixes that are followed, its host in other jobs. */
@@ -255,6 +256,9 @@ const SORTS = [
   ["host", "by host"],
   ["slowdown", "slowest first"],
 ]
+// Of more workers, hosts and racks are found sooner in a grid of their own (app/charts/worker/host_grid.py).
+const MANY_WORKERS = 64
+const BY_RACK = ["rack", "hosts by rack"]
 
 /** Cards by name; `highlight` is shared by all of them, `onSort(sort)` takes an order of the heatmap. */
 function jobCards({ parallelism }, { highlight, sortNow, onSort }) {
@@ -274,7 +278,7 @@ function jobCards({ parallelism }, { highlight, sortNow, onSort }) {
       legend: slowdownScale,
       waiting: () => waitingCells(parallelism),
       highlight,
-      controls: workers > 1 ? () => sortField(sortNow(), onSort) : null,
+      controls: workers > 1 ? () => sortField(sortNow(), workers > MANY_WORKERS, onSort) : null,
     }),
     waited: new ChartCard({
       key: "waited-for",
@@ -306,11 +310,13 @@ function jobCards({ parallelism }, { highlight, sortNow, onSort }) {
   }
 }
 
-function sortField(now, onSort) {
+function sortField(now, hasMany, onSort) {
   return h(
     "select",
     { class: "field is-small", "aria-label": "Order of the workers", onchange: (event) => onSort(event.target.value) },
-    SORTS.map(([value, text]) => h("option", { value, selected: value === (now ?? "rank") }, text)),
+    (hasMany ? [...SORTS, BY_RACK] : SORTS).map(([value, text]) =>
+      h("option", { value, selected: value === (now ?? "rank") }, text),
+    ),
   )
 }
 

@@ -5,6 +5,7 @@ import pytest
 from app.alerts.alert import fingerprint
 from app.api.http.limits import MAX_MANUAL_SENDS
 from app.store.alerting import deliveries, receivers
+from app.store.alerting.deliveries import DeliveryAttempt
 from tests.api.alerting import add_consumer, add_receiver, attempt, fire, send
 from tests.api.server import NOW_S
 from tests.store import factories
@@ -31,7 +32,8 @@ async def sent(api):
 async def test_delivery_has_its_attempts_and_errors(api, sent):
     attempt(api, detail="HTTP 500 later", next_at_s=NOW_S + 60)
     with api.store.write() as conn:
-        deliveries.add_attempt(conn, sent, 1, NOW_S, 0.25, 500, "HTTP 500 later")
+        later = DeliveryAttempt(1, NOW_S, 0.25, 500, "HTTP 500 later")
+        deliveries.add_attempt(conn, sent, later)
     [message] = (await ask(api))["items"]
     assert message == {
         "delivery_id": sent,
@@ -79,7 +81,8 @@ async def test_errors_of_the_operators_receiver_are_hidden(api):
     sent = send(api, "settings")
     attempt(api, detail="HTTP 500 of gw-7.internal")
     with api.store.write() as conn:
-        deliveries.add_attempt(conn, sent, 1, NOW_S, 0.25, 500, "HTTP 500 of gw-7.internal")
+        refused = DeliveryAttempt(1, NOW_S, 0.25, 500, "HTTP 500 of gw-7.internal")
+        deliveries.add_attempt(conn, sent, refused)
     _, token = api.token()
     async with api.client_with(token) as other:
         for path in (PATH, f"{PATH}/{sent}"):

@@ -53,10 +53,9 @@ async def add(api, job_id, saved: SavedWindow | None = None, **registered):
 
 def silence(api, job_id, **given):
     ranks = given.get("silent_ranks", ())
-    nothing = {"silent_workers": ranks, "silent_ranks": ranks, "silent_since_s": None}
-    nothing |= {"stalled_since_s": None}
+    silent = runs.SilentRanks(ranks, ranks)._replace(**given)
     with api.store.write() as conn:
-        shards.save_silent_ranks(conn, job_key("default", job_id), 1, **nothing | given)
+        runs.save_silent_ranks(conn, job_key("default", job_id), 1, silent)
 
 
 async def ask(api, **query):

@@ -27,15 +27,8 @@ async def save_silence(api):
         *, silent_ranks=(), silent_workers=(), silent_since_s=None, stalled_since_s=None
     ):
         with api.store.write() as conn:
-            shards.save_silent_ranks(
-                conn,
-                KEY,
-                1,
-                silent_ranks=silent_ranks,
-                silent_workers=silent_workers,
-                silent_since_s=silent_since_s,
-                stalled_since_s=stalled_since_s,
-            )
+            silence = (silent_ranks, silent_workers, silent_since_s, stalled_since_s)
+            runs.save_silent_ranks(conn, KEY, 1, runs.SilentRanks(*silence))
         return (await api.client.get("/api/v1/jobs/llm-70b")).json()
 
     return save_ranks

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from app.ingest.wire.codec import read_entry
-from app.store import recordings, runs, shards, windows
+from app.store import recordings, runs, windows
 from app.store.windows import StepRow
 from app.trace.job import shard_of
 from tests.api.server import KEY, NOW_S, binary_batch, json_batch
@@ -108,15 +108,7 @@ async def test_stalled_job_is_not_assumed_to_progress(api):
     reach_step(api, 1000, step_s=0.5)
     await set_plan(api, enabled=False, from_step=1001)
     with api.store.write() as conn:
-        shards.save_silent_ranks(
-            conn,
-            KEY,
-            1,
-            silent_ranks=(),
-            silent_workers=(),
-            silent_since_s=None,
-            stalled_since_s=NOW_S,
-        )
+        runs.save_silent_ranks(conn, KEY, 1, runs.SilentRanks(stalled_since_s=NOW_S))
     api.clock.now_s += 48 * 3600
     assert (await set_plan(api, every=10))["from_step"] == 1001 + 60
 

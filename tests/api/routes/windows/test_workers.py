@@ -107,3 +107,14 @@ async def test_unknown_job_or_window_is_not_found(closed):
     answer = await closed.client.get(f"{JOB}/workers/0-0", params={"window": "1-77"})
     assert answer.status_code == 404
     assert (await closed.client.get(f"{JOB}/workers/first")).status_code == 422
+
+
+async def test_workers_by_rack_are_a_grid_of_hosts(closed):
+    placed = {(0, 0): Placement("rack-7", None), (0, 1): Placement("rack-7", None)}
+    hosts = {(0, 0): "host-1", (0, 1): "host-1", (1, 0): "host-2", (1, 1): "host-2"}
+    with closed.store.write() as conn:
+        store_hosts.save(conn, KEY, 1, hosts, placed)
+    path = f"{JOB}/windows/latest/charts/workers"
+    figure = (await closed.client.get(path, params={"sort": "rack"})).json()
+    rows = {row[0]: row[1:3] for row in figure["meta"]["table"]["rows"]}
+    assert rows == {"host-1": ["rack-7", 2], "host-2": [None, 2]}

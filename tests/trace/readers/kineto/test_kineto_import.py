@@ -262,7 +262,7 @@ def test_the_only_group_of_ranks_of_several_axes_is_not_taken_for_data_parallel(
     assert lack(described, "sums") is None
 
 
-def test_long_names_are_cut_and_too_many_are_refused(tmp_path):
+def test_long_names_are_cut_and_too_many_are_refused(tmp_path, monkeypatch):
     long = "forward-compute " + "x" * 3000
     kernel = collective("allreduce" + "y" * 3000, 3003, "z" * 3000)
     mapped = patterns(("^forward-compute x+$", "forward-compute"))
@@ -274,8 +274,9 @@ def test_long_names_are_cut_and_too_many_are_refused(tmp_path):
     assert described.num_ops == 1
     many = [event(f"{number:04}" + "x" * 2000, 3100, 5) for number in range(40)]
     path = write(tmp_path, [*steps(3), *many])
+    monkeypatch.setattr(AnnotatedFile, "MAX_CHARACTERS", 32 * 1024)
     with pytest.raises(InvalidTrace, match=r"rank0.json: event 34: has name 33: they are too"):
-        AnnotatedFile(path, None, max_characters=32 * 1024)
+        AnnotatedFile(path, None)
 
 
 # Where a peer is rank 1, it is this rank's own number in the group: so it is one of the job.

@@ -22,8 +22,8 @@ from app.trace.readers.otlp.steps import (
     OPTYPE_OF_SPAN,
     STEP_SPAN,
     WaitingSpans,
-    cut_by_step,
     rank_step,
+    spans_by_step,
 )
 from tests.example_counts import many
 from tests.harness.samples.otlp import (
@@ -344,10 +344,8 @@ def test_spans_belong_to_the_step_in_whose_time_they_begin():
     second = span(STEP_SPAN, 30, 40, step=2)
     inside, between, after = (span(FORWARD, at, at + 5) for at in (15, 25, 45))
     before = span(FORWARD, 5, 8)
-    found = cut_by_step([after, second, between, inside, first, before])
-    assert found.steps == ((first, (inside,)), (second, ()))
-    assert found.waiting == (after,)
-    assert found.outside == 2
+    steps = spans_by_step([after, second, between, inside, first, before])
+    assert steps == [(first, [inside]), (second, [])]
 
 
 def test_passes_that_contradict_themselves_are_numbered_by_order():

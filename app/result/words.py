@@ -1,16 +1,19 @@
-"""Sentences of findings, the parts that they are made of, and the loss that no finding has.
+"""Words of a result that page, report, terminal, alert and API share: one sentence for one truth.
+
+A finding's sentence is made of parts:
 
     {fact}{onset and end}{cost}. {note}
 
 Onset, end and cost change where windows are combined, so a result keeps the parts beside the
-sentence. Facts mark their verbs, so that one fact gives the present and the past tense.
+sentence. Facts mark their verbs, so that one fact gives the present and the past tense. Besides
+them: the job's pace and loss, what the advised fix wins, and the loss that no finding has.
 """
 
 import re
 from collections.abc import Sequence
 
 from app import formatting
-from app.result.finding import OnsetForm, SentenceParts
+from app.result.finding import HIDDEN_COST, OLD_HIDDEN_COST, Finding, OnsetForm
 from app.result.window_result import Unexplained
 
 # Unicode noncharacters, which no text from outside has to keep.
@@ -36,7 +39,7 @@ BEGIN = verb("begin", "began")
 
 def in_tense(fact: str, *, is_past: bool) -> str:
     """The fact with its verbs in the present or past tense; other words stay as they are."""
-    return _VERB.sub(lambda found: found.group(2 if is_past else 1), fact)
+    return _VERB.sub(lambda match: match.group(2 if is_past else 1), fact)
 
 
 def sentence_case(text: str) -> str:
@@ -44,28 +47,54 @@ def sentence_case(text: str) -> str:
     return text[:1].upper() + text[1:] if _FIRST_WORDS.match(text) else text
 
 
-def whole_sentence(
-    parts: SentenceParts, onset_step: int | None, end_step: int | None, cost: str
-) -> str:
-    """The parts with onset, end and cost in words, without a full stop.
+def of_ideal(slowdown: float | None, whose: str = "its") -> str:
+    """The pace of a job, a worker or a step: "1.30x of its ideal"."""
+    ratio = "an unknown ratio" if slowdown is None else formatting.ratio(slowdown)
+    return f"{ratio} of {whose} ideal"
+
+
+def loses(share: float) -> str:
+    """What a job loses, a share of its GPU time: "loses 24 % of its GPU time"."""
+    return f"loses {formatting.percent(share)} of its GPU time"
+
+
+def fix_wins(gpu_hours_per_day: float, bounds: Sequence[float] = ()) -> str:
+    """What a fix wins, simulated: "wins about 470 GPU-h a day (-78 to 1,000), simulated".
 
     Args:
-        parts: the fact and the note.
-        onset_step: None where unknown.
-        end_step: None while the cause lasts.
-        cost: of `cost_words`, "" where unknown.
+        gpu_hours_per_day: GPU-hours that a day of training needs less.
+        bounds: the lower and the higher bound of them; empty where none are known.
     """
-    said = parts.fact if end_step is None else parts.past_fact
-    said = f"{said}{onset_words(onset_step, end_step, parts.onset)}{cost}"
+    ends = list(dict.fromkeys(map(formatting.rough_hours, bounds)))
+    between = f" ({' to '.join(ends)})" if len(ends) > 1 else ""
+    return f"wins {formatting.rough_gpu_hours(gpu_hours_per_day)} a day{between}, simulated"
+
+
+def sentence_of(finding: Finding) -> str:
+    """The finding's fact, onset, end, cost and note, without a full stop, where it has parts."""
+    parts = finding.parts
+    if parts is None:
+        return finding.sentence
+    fact = parts.fact if finding.end_step is None else parts.past_fact
+    ends = finding.onset_step, finding.end_step
+    onset = onset_words(*ends, parts.onset, finding.onset_by_step)
+    said = f"{fact}{onset}{_cost_words(finding)}"
     return f"{said}. {parts.note}" if parts.note else said
 
 
 def onset_words(
-    onset_step: int | None, end_step: int | None, form: OnsetForm | None = "since"
+    onset_step: int | None,
+    end_step: int | None,
+    form: OnsetForm | None = "since",
+    onset_by_step: int | None = None,
 ) -> str:
-    """Onset and end as they follow the fact; "" where both are unknown."""
+    """Onset and end as they follow the fact; "" where nothing of them is known."""
     if form is None:
         return ""
+    if onset_step is None and onset_by_step is not None:
+        if end_step is None:
+            return f", since step {onset_by_step} or before"
+        return f", from step {onset_by_step} or before to step {end_step}"
     if end_step is None:
         first = "first in" if form == "first" else "since"
         return "" if onset_step is None else f", {first} step {onset_step}"
@@ -76,31 +105,19 @@ def onset_words(
     return f", from step {onset_step} to step {end_step}"
 
 
-def cost_words(
-    cost: float | None,
-    cost_range: Sequence[float] | None = None,
-    cost_after_others: float | None = None,
-    *,
-    is_past: bool = False,
-) -> str:
-    """The cost as it follows the onset; "" where it is unknown.
-
-    Args:
-        cost: share of the job's GPU time.
-        cost_range: its bounds, where they are known instead.
-        cost_after_others: the cost after the repair of others that hide it now.
-        is_past: whether the cause has ended.
-    """
-    if cost is None:
+def _cost_words(finding: Finding) -> str:
+    """The cost as it follows the onset; "" where it is unknown."""
+    if finding.cost is None:
         return ""
-    if cost_after_others is not None:
-        later = formatting.percent(cost_after_others)
+    later = finding.evidence.get(HIDDEN_COST, finding.evidence.get(OLD_HIDDEN_COST))
+    if isinstance(later, int | float):
         return (
-            f"; another cause hides its cost now: once that is removed, this one costs {later} of "
-            "the job's GPU time"
+            "; another cause hides its cost now: once that is removed, this one costs "
+            f"{formatting.percent(later)} of the job's GPU time"
         )
-    shares = " to ".join(formatting.percent(share) for share in cost_range or (cost,))
-    return f"; it {'cost' if is_past else 'costs'} {shares} of the job's GPU time"
+    shares = " to ".join(map(formatting.percent, finding.cost_range or (finding.cost,)))
+    costs = "costs" if finding.end_step is None else "cost"
+    return f"; it {costs} {shares} of the job's GPU time"
 
 
 # A smaller share of the step is not placed, and no sentence is made of it.
