@@ -102,6 +102,8 @@ def test_typed_layers_add_the_split_and_stay_in_the_address(stocked, open_page, 
     from playwright.sync_api import expect
 
     page, card = shown(stocked, open_page, "long-last-stage")
+    why = "What removes the causes found can be predicted once more is known"
+    expect(card.get_by_text(why)).to_be_visible()
     split = card.locator("ol > [data-key=resplit-stages]")
     expect(split).to_have_count(0)
     expect(card.locator("form")).to_contain_text("the number of layers is not known")

@@ -10,6 +10,9 @@ import { fixName, isAsked, needed } from "./advice-facts.js"
 
 const NO_FIX = "No fix is known for the causes found."
 const NO_FACT = "A fix can be predicted once more is known."
+const OTHERS = "No fix is known for the causes found. These win time without removing them."
+const OTHERS_LACKING_FACTS =
+  "What removes the causes found can be predicted once more is known (below). These win time without removing them."
 
 /** The title, with the steps that were simulated; `isOther` where the page shows a newer, open window. */
 export function adviceHeader(answer, isOther) {
@@ -32,11 +35,11 @@ export function adviceHeader(answer, isOther) {
  */
 export function adviceWords({ window, withheld, fixes, together, not_offered }, options) {
   if (withheld) return h("p", { class: "none" }, tidy(`${capitalized(contained(withheld))}.`))
-  if (!fixes.length) {
-    const lacksFact = not_offered.some(({ needs }) => needs.length)
-    return h("p", { class: "none" }, lacksFact ? NO_FACT : NO_FIX)
-  }
+  const lacksFact = not_offered.some(({ needs }) => needs.length)
+  if (!fixes.length) return h("p", { class: "none" }, lacksFact ? NO_FACT : NO_FIX)
   return [
+    // The headline is about the cause: one line says why the first fix is about something else.
+    fixes[0].cause === null && h("p", { class: "quiet" }, lacksFact ? OTHERS_LACKING_FACTS : OTHERS),
     h(
       "ol",
       {},
