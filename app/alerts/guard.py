@@ -257,7 +257,7 @@ _NEVER_SUGGESTED = parse_networks(
 
 
 def _network_to_allow(target: RequestTarget) -> str | None:
-    """The network for PACELINE_WEBHOOK_ALLOW; of a name a placeholder, None where none may be."""
+    """The network for PACELINE_WEBHOOK_ALLOW, in words for a name; None where none may be."""
     if target.address is not None:
         if is_in(target.address, _NEVER_SUGGESTED):
             return None

@@ -193,7 +193,7 @@ def _host(name: str) -> str:
 class FewStepsLimits:
     """Thresholds of slow workers and stages in windows of few usual steps. All were chosen."""
 
-    # Steps from which on a slowdown is told from chance: the median of three outvotes one of them.
+    # Steps from which a slowdown is no chance: the median of three outvotes one of them.
     enough_steps: int = 3
     # Times the peers' time that are no chance in a single step either: of one step no spread is
     # known, so it is far above the thresholds of longer windows.

@@ -80,7 +80,7 @@ class ServiceWatch:
                 if self._is_migrated():
                     self.turn()
             except Unavailable as error:
-                # Without a database no receiver can be told: the dead-man's switch is for that.
+                # Without a database no receiver can be notified: the dead-man's switch is for that.
                 log.warning("service not watched", reason=str(error))
             except Exception:
                 log.exception("service not watched")
@@ -143,7 +143,7 @@ class ServiceWatch:
             return True
         down_s = canary.down_s(now_s)
         is_missing = down_s >= limit_s
-        # Without a limit people are never told about dead consumers: this notice is the only one.
+        # Without a limit nobody is notified of dead consumers: this notice is the only one.
         consumers_work = self._limits.consumers_dead_after_s is None or self._turns_within(
             TURNED_WITHIN_S, works, now_s
         )

@@ -85,9 +85,9 @@ class WatchedStack:
         return wait_until(is_so, what, within_s)
 
     def is_quiet(self) -> bool:
-        """Whether people were told of the end of every outage."""
-        found = (self.watch("consumers"), self.watch("canary"))
-        return all(each is None or each.notified_s is None for each in found)
+        """Whether the end of every outage was notified."""
+        watches = (self.watch("consumers"), self.watch("canary"))
+        return all(watch is None or watch.notified_s is None for watch in watches)
 
     def canary_state(self) -> str:
         """As the status page says."""

@@ -89,7 +89,7 @@ def test_rows_of_several_steps_in_any_order_are_parted():
     rows = ops((FORWARD, 1, 4, 1), (FORWARD, 0, 3, 1), (FORWARD, 0, 1, 1), (FORWARD, 1, 2, 1))
     mixed = replace(rows, step=np.array([10**15, 10**15, 2, 10**15 - 1]))
     found = KnownShapes().slices_of(0, 0, mixed)
-    assert {step: each.held["start_ns"].tolist() for step, each in found.items()} == {
+    assert {step: rows.held["start_ns"].tolist() for step, rows in found.items()} == {
         2: [1],
         10**15 - 1: [2],
         10**15: [3, 4],
