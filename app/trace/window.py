@@ -38,9 +38,10 @@ class OpColumn:
 # micro-batch, `bytes` to a transfer, the others to the GPU at the end of the operation: `xid` is
 # the number of the last error that its driver has logged since the step before. `contains_waits`
 # is 1 for a computation that may contain waits for other ranks without a `wait` operation.
+# `launch_lag_us` is how long after its launch by the host an operation began on the GPU.
 OPTIONAL = (
     *("tokens", "seq_len_sq", "bytes", "sm_clock_mhz", "temperature_c", "power_w"),
-    *("xid", "contains_waits"),
+    *("xid", "contains_waits", "launch_lag_us"),
 )
 # Types are as narrow as possible, since a large job's window has tens of millions of rows. Every
 # column has one type only, so that kernels are compiled once.
@@ -97,6 +98,7 @@ class OpAttributes:
     power_w: Ints | None = None
     xid: Ints | None = None
     contains_waits: Ints | None = None
+    launch_lag_us: Ints | None = None
 
     @property
     def num_ops(self) -> int:
@@ -180,13 +182,15 @@ class SkippedStep:
     """A step that is not analysed, with the reason in words.
 
     A step of a `kind` is no training step, as a worker reported: operations that arrive later do
-    not change that.
+    not change that. `sent` are those of the `missing` ranks that sent a part of it, as far as
+    app.trace.imputation knows.
     """
 
     step: int
     reason: str
     missing: tuple[int, ...] = ()  # global ranks, ascending
     kind: StepKind | None = None
+    sent: tuple[int, ...] = ()
 
     def is_missing(self, rank: int) -> bool:
         """Whether this rank did not report the whole step."""
@@ -289,11 +293,7 @@ class Window:
         return f"{self.epoch}-{self.first_step}"
 
     def only(self, steps: Collection[int]) -> "Window":
-        """The window with a part of its steps.
-
-        Raises:
-            InvalidRequest: a step was not recorded by every rank.
-        """
+        """The window with only these steps; raises InvalidRequest if a rank did not record one."""
         if not steps:
             raise InvalidRequest(f"no step of window {self.id} is chosen: name at least one")
         for step in sorted(steps):
@@ -335,6 +335,16 @@ class Window:
                 if ranks := self.imputed.absent_ranks(skip.step):
                     missing[skip.step] = ranks
         return missing
+
+    @property
+    def silent_by_step(self) -> dict[int, tuple[int, ...]]:
+        """The same with only the ranks of which no row of the step came."""
+        lacking = () if self.imputed is None else self.imputed.lacking
+        sent = {skip.step: skip.sent for skip in (*self.skipped, *lacking)}
+        return {
+            step: tuple(rank for rank in ranks if rank not in sent[step])
+            for step, ranks in self.missing_by_step.items()
+        }
 
 
 def _as_column(name: str, values: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:

@@ -60,11 +60,7 @@ def detect_encoding(body: bytes | bytearray) -> str:
 
 
 def parse_content_encoding(content_encoding: str) -> str:
-    """The one encoding of a Content-Encoding header, "" for none.
-
-    Raises:
-        UnknownFormat: another, or several.
-    """
+    """The one encoding of the header, "" for none; raises UnknownFormat for others or several."""
     name = content_encoding.strip().lower()
     if name in ("", "identity"):
         return ""
@@ -203,7 +199,7 @@ MAX_OPTYPES = 256  # an index into them is one byte
 # registering a job answers with: a client sends only what the job answered with.
 EXTENSIONS = (
     *("packed", "dropped", "step_kinds", "gpu_health", "placement", "at_step"),
-    *("waits", "collectives", "dictionary"),
+    *("waits", "collectives", "dictionary", "launches"),
 )
 
 Body = bytes | bytearray

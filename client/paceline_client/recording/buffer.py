@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 
-from .op_attributes import NO_ATTRIBUTES, WAIT_OP, valid_attributes
+from .op_attributes import NO_ATTRIBUTES, WAIT_OP, MeasuredAttributes, valid_attributes
 from .timing import TimedOp
 from .wire import MAX_OPTYPE_CHARS, MAX_OPTYPES, GroupBatch, Op, fits
 
@@ -443,7 +443,7 @@ class Buffer:
                 **self._attributes.get((op[0], op[6]), NO_ATTRIBUTES),
                 **(about or NO_ATTRIBUTES),
             }
-        if about:
+        if about and type(about) is not MeasuredAttributes:
             about = valid_attributes(about) or None
         if not isinstance(op, ExactOp):
             start_ns = op[2] & -ROUNDING_NS

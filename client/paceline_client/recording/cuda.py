@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Callable, NamedTuple, Optional, cast
 
 from ..guard import guarded
 from .buffer import SKIPPED_OP, Buffer, PendingOp, SkippedOp
-from .op_attributes import NO_ATTRIBUTES
+from .op_attributes import NO_ATTRIBUTES, launch_attributes
 from .timing import StepState
 
 if TYPE_CHECKING:
@@ -368,7 +368,10 @@ class CudaSpan(PendingOp):
         self._phase = _RESOLVED
         if self._cap is not None and duration_ns < MIN_WAIT_NS:
             return SKIPPED_OP
-        return self._op(start_ns, max(0, duration_ns))
+        launched = NO_ATTRIBUTES
+        if self._cap is None:  # a wait does no work that could be launched late
+            launched = launch_attributes(start_ns - self._start_ns)
+        return self._op(start_ns, max(0, duration_ns), launched)
 
     @staticmethod
     def give_back(held: list[Any]) -> None:
@@ -389,8 +392,8 @@ class CudaSpan(PendingOp):
         shortest_ms: float = min(self._begin.elapsed_time(end) for end in ends)
         return round(shortest_ms * 1e6)
 
-    def _op(self, start_ns: int, duration_ns: int) -> Op:
-        about = self.attributes
+    def _op(self, start_ns: int, duration_ns: int, launched: dict[str, int] = NO_ATTRIBUTES) -> Op:
+        about = {**launched, **self.attributes} if self.attributes else launched
         if self.contains_waits:
             about = {**about, "contains_waits": 1}
         return (

@@ -12,7 +12,14 @@ from array import array
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple, Optional
 
-from .op_attributes import GPU_ATTRIBUTES, MAX_ATTRIBUTE, WAIT_ATTRIBUTES, WAIT_OP, WORK_ATTRIBUTES
+from .op_attributes import (
+    GPU_ATTRIBUTES,
+    LAUNCH_ATTRIBUTES,
+    MAX_ATTRIBUTE,
+    WAIT_ATTRIBUTES,
+    WAIT_OP,
+    WORK_ATTRIBUTES,
+)
 
 PLAIN_VALUES, DIFFERENCES, AFTER_PREVIOUS_END = 0, 1, 2
 
@@ -268,7 +275,7 @@ def batch_of(
     numbers: Sequence[Any] = ops
     columns = {name: array("q", [op[at] for op in numbers]) for name, _, at in _COLUMNS}
     names = {name for op in ops if op[7] for name in op[7]}
-    for name in WORK_ATTRIBUTES + GPU_ATTRIBUTES + WAIT_ATTRIBUTES:
+    for name in WORK_ATTRIBUTES + GPU_ATTRIBUTES + WAIT_ATTRIBUTES + LAUNCH_ATTRIBUTES:
         if name in names:
             columns[name] = array("q", [(op[7] or {}).get(name, -1) for op in ops])
     done: dict[int, int] = {}
@@ -391,6 +398,7 @@ def _columns(batch: Batch, accepts: Collection[str]) -> dict[str, Any]:
         for name, values in batch.columns.items()
         if (name not in GPU_ATTRIBUTES or "gpu_health" in accepts)
         and (name not in WAIT_ATTRIBUTES or "waits" in accepts)
+        and (name not in LAUNCH_ATTRIBUTES or "launches" in accepts)
     }
     columns: dict[str, Any] = {"optype": batch.codes}
     for name, values in known.items():

@@ -291,8 +291,8 @@ def test_backward_with_hidden_waits_on_one_hardware_queue_is_marked(monkeypatch)
     ops = {name: (ns / US, attributes) for name, _, ns, attributes in advanced(fast).ops()}
     # Its second layer waits from 150 us to 230 us behind the first bucket's kernel.
     assert ops["backward-compute"][0] == pytest.approx(280, abs=0.3)
-    assert ops["backward-compute"][1] == {"contains_waits": 1}
-    assert ops["forward-compute"][1] is None
+    assert ops["backward-compute"][1]["contains_waits"] == 1
+    assert "contains_waits" not in ops["forward-compute"][1]
     assert ops["wait"][0] == pytest.approx(110, abs=0.3)
 
 
@@ -317,7 +317,7 @@ def test_pipeline_computation_during_a_send_is_marked(monkeypatch):
         with rank.recorder.step(step):
             schedule.step()
     marks = [about for name, _, _, about in advanced(rank).ops() if name == "forward-compute"]
-    assert marks == [{"contains_waits": 1}, None] * 2
+    assert [mark.get("contains_waits") for mark in marks] == [1, None] * 2
 
 
 class Work:
