@@ -91,8 +91,8 @@ def _measure_parts(window: Window, timings: Timings, repeats: int) -> int:
     questions.answer([])
     for _ in _progress(repeats):
         # A template caches its lookups, so each graph gets its own.
-        template = replace(group.template)
-        timings.time("graph_s", lambda: build_graph(template).slots)  # noqa: B023, called at once
+        grid = replace(group.grid, template=replace(group.template))
+        timings.time("graph_s", lambda: build_graph(grid).slots)  # noqa: B023, called at once
         timings.time("simulate_s", lambda: group.step_times(group.keep()))
         for name, edits in _questions().items():
             timings.time(f"question_{name}_s", partial(questions.answer, edits))

@@ -228,16 +228,16 @@ def _planned(setting: FaultSetting, when: FaultSteps, *, in_forward: bool) -> Fa
 
 def data_loading_of_host(setting: FaultSetting, when: FaultSteps) -> Fault:
     """Any host."""
-    return _loading(setting, when, setting.host())
+    return _loading(setting, when, setting.host(), is_sent=setting.sends_annotations)
 
 
 def data_loading(setting: FaultSetting, when: FaultSteps) -> Fault:
-    """Every host."""
-    return _loading(setting, when, None)
+    """Every host; without reports of the client that is idle time, of which no row says why."""
+    return _loading(setting, when, None, is_sent=True)
 
 
-def _loading(setting: FaultSetting, when: FaultSteps, host: str | None) -> Fault:
-    return DataLoading(host, setting.lost_s(), is_sent=setting.sends_annotations, when=when)
+def _loading(setting: FaultSetting, when: FaultSteps, host: str | None, *, is_sent: bool) -> Fault:
+    return DataLoading(host, setting.lost_s(), is_sent=is_sent, when=when)
 
 
 def allocator_stalls(setting: FaultSetting, when: FaultSteps) -> Fault:

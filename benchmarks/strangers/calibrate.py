@@ -9,21 +9,25 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-# A cause with fewer findings keeps its own confidence.
+from app.diagnosis.calibration import ANY_FEED, Feed
+
+# A cause with fewer findings keeps its own confidence, a feed with fewer that of all feeds.
 MIN_FINDINGS = 60
 # A block with fewer findings is pooled with its neighbour.
 MIN_BLOCK = 10
 
 Points = tuple[tuple[float, float], ...]
+Table = dict[str, dict[str, Points]]
 
 
 @dataclass(frozen=True, slots=True)
 class SaidFinding:
-    """A finding's cause, the detector's own confidence 0..1, and whether it was right."""
+    """A finding's cause, the detector's own confidence 0..1, whether it was right, and its feed."""
 
     cause: str
     figure: float
     is_right: bool
+    feed: Feed
 
 
 @dataclass(slots=True)
@@ -40,16 +44,21 @@ class _Block:
         return (self.right + 1) / (self.number + 2)
 
 
-def fitted(findings: Sequence[SaidFinding]) -> dict[str, Points]:
-    """(figure, share right) by cause, ascending, of causes with enough findings."""
-    by_cause: dict[str, list[SaidFinding]] = {}
-    for each in findings:
-        by_cause.setdefault(each.cause, []).append(each)
-    return {
-        cause: isotonic_points(of_cause)
-        for cause, of_cause in sorted(by_cause.items())
-        if len(of_cause) >= MIN_FINDINGS
+def fitted(findings: Sequence[SaidFinding]) -> Table:
+    """(figure, share right) by cause and feed, ascending, where there are enough findings."""
+    grouped: dict[str, dict[str, list[SaidFinding]]] = {}
+    for finding in findings:
+        for feed in (ANY_FEED, finding.feed):
+            grouped.setdefault(finding.cause, {}).setdefault(feed, []).append(finding)
+    table = {
+        cause: {
+            feed: isotonic_points(of_feed)
+            for feed, of_feed in sorted(by_feed.items())
+            if len(of_feed) >= MIN_FINDINGS
+        }
+        for cause, by_feed in sorted(grouped.items())
     }
+    return {cause: by_feed for cause, by_feed in table.items() if by_feed}
 
 
 def isotonic_points(findings: Iterable[SaidFinding]) -> Points:
@@ -91,13 +100,16 @@ def _without_small_ones(blocks: list[_Block]) -> list[_Block]:
     return found
 
 
-def write_table(path: Path, table: dict[str, Points], provenance: str) -> None:
+def write_table(path: Path, table: Table, provenance: str) -> None:
     """Write the table as a module of app/diagnosis."""
     lines = [
         f'"""How often findings were right, by the detector\'s own confidence. {provenance}"""',
         "",
-        "# (own confidence, share right), ascending in both, by cause.",
-        "CALIBRATION: dict[str, tuple[tuple[float, float], ...]] = {",
+        "# (own confidence, share right), ascending in both, by cause and feed.",
+        "CALIBRATION: dict[str, dict[str, tuple[tuple[float, float], ...]]] = {",
     ]
-    lines += [f'    "{cause}": {points},' for cause, points in table.items()]
+    for cause, by_feed in table.items():
+        lines += [f'    "{cause}": {{']
+        lines += [f'        "{feed}": {points},' for feed, points in by_feed.items()]
+        lines += ["    },"]
     path.write_text("\n".join([*lines, "}", ""]))

@@ -17,7 +17,8 @@ from app.monitor import observe
 from benchmarks.measuring import logs_on_stderr, map_processes
 from benchmarks.strangers.calibrate import SaidFinding, fitted, write_table
 from benchmarks.strangers.drawn_jobs import Group, JobNumber, draw_job
-from benchmarks.strangers.faults.kinds import KINDS, NETWORK_KINDS, PAIRS
+from benchmarks.strangers.faults.families import ALL_KINDS, FAMILY_NAMES, HEALTHY_KINDS
+from benchmarks.strangers.faults.kinds import IN_TURN, NETWORK_KINDS, PAIRS
 from benchmarks.strangers.figures import figures_of, kind_lines
 from benchmarks.strangers.injected import (
     injected_figures,
@@ -46,9 +47,11 @@ def main(arguments: Sequence[str]) -> int:
         print(json.dumps(asdict(table), indent=1))
         return 0
     shown = options.show or options.kind or options.seed != DEVELOPMENT_SEED
+    shown = shown or options.families or options.healthy_kinds
     if options.final and (shown or options.calibrate):
         print(
-            "--final takes no --show, --kind, --seed or --calibrate: its jobs are not for eyes, "
+            "--final takes no --show, --kind, --seed, --families, --healthy-kinds or --calibrate: "
+            "its jobs are not for eyes, "
             "and confidence is held against jobs that it was not fitted on",
             file=sys.stderr,
         )
@@ -83,6 +86,13 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--seed", type=int, default=DEVELOPMENT_SEED)
     parser.add_argument("--kind", action="append", help="only this kind of fault, or group")
     parser.add_argument(
+        "--families", action="store_true", help="jobs of every family, beside the final kinds"
+    )
+    parser.add_argument("--jobs-per-kind", type=int, default=25, help="of --families")
+    parser.add_argument(
+        "--healthy-kinds", type=int, default=0, metavar="N", help="N jobs of all healthy kinds"
+    )
+    parser.add_argument(
         "--injected",
         type=int,
         default=0,
@@ -107,15 +117,29 @@ def numbers_of(options: argparse.Namespace) -> list[JobNumber]:
     """The jobs to be judged."""
     seed = FINAL_SEED if options.final else options.seed
     wanted = FINAL_JOBS if options.final else shares_of(options.jobs)
-    kinds = [kind for kind in options.kind or () if kind in KINDS]
-    groups = [kind for kind in options.kind or () if kind not in KINDS]
+    if options.families or options.healthy_kinds:
+        names = [*FAMILY_NAMES] if options.families else []
+        found = [_of_kind(seed, name, k) for name in names for k in range(options.jobs_per_kind)]
+        return found + [
+            _of_kind(seed, list(HEALTHY_KINDS)[k % len(HEALTHY_KINDS)], k // len(HEALTHY_KINDS))
+            for k in range(options.healthy_kinds)
+        ]
+    kinds = [kind for kind in options.kind or () if kind in ALL_KINDS]
+    groups = [kind for kind in options.kind or () if kind not in ALL_KINDS]
     if unknown := [each for each in groups if each not in FINAL_JOBS]:
-        raise SystemExit(f"no kind {unknown[0]}: choose from {', '.join([*FINAL_JOBS, *KINDS])}")
+        known = ", ".join([*FINAL_JOBS, *ALL_KINDS])
+        raise SystemExit(f"no kind {unknown[0]}: choose from {known}")
     if kinds or groups:
         share = options.jobs // len(kinds + groups)
-        found = [JobNumber(seed, "single", k, (kind,)) for kind in kinds for k in range(share)]
+        found = [_of_kind(seed, kind, k) for kind in kinds for k in range(share)]
         return found + [job_number(seed, group, k) for group in groups for k in range(share)]
     return [job_number(seed, group, k) for group, count in wanted.items() for k in range(count)]
+
+
+def _of_kind(seed: int, kind: str, index: int) -> JobNumber:
+    """The job of this kind and place."""
+    group: Group = "healthy-kind" if kind in HEALTHY_KINDS else "family"
+    return JobNumber(seed, "single" if kind in IN_TURN else group, index, (kind,))
 
 
 def shares_of(jobs: int) -> dict[Group, int]:
@@ -126,7 +150,7 @@ def shares_of(jobs: int) -> dict[Group, int]:
 
 def job_number(seed: int, group: Any, index: int) -> JobNumber:
     """The job of this place in its group, with the kinds of faults that are its turn."""
-    names = list(KINDS)
+    names = IN_TURN
     kinds: tuple[str, ...] = ()
     if group == "single":
         kinds = (names[index % len(names)],)
@@ -161,7 +185,7 @@ def judged_with_own_confidences(number: JobNumber) -> Verdict:
 
 def _calibrate(verdicts: Sequence[Verdict], options: str) -> None:
     said = [
-        SaidFinding(each.cause, each.confidence, each.is_right)
+        SaidFinding(each.cause, each.confidence, each.is_right, verdict.feed)
         for verdict in verdicts
         for each in verdict.named
     ]

@@ -10,22 +10,26 @@ import numpy as np
 from app.errors import InvalidTrace
 from app.trace.readers.published import trace_files
 from app.trace.window import Window
+from benchmarks.strangers.faults.families import ALL_KINDS
 from benchmarks.strangers.faults.fault import Fault, JobUnderway, Truth, Workers
-from benchmarks.strangers.faults.kinds import BOTH, EVERYWHERE, KINDS, Family, Kind
-from benchmarks.strangers.graph import FORWARD, StepGraph, build_graph
+from benchmarks.strangers.faults.kinds import BOTH, EVERYWHERE, Family, Kind
+from benchmarks.strangers.graph import FORWARD, StepGraph
+from benchmarks.strangers.graphs import graph_of
 from benchmarks.strangers.noise import LEVELS, Base, Level, Noise
 from benchmarks.strangers.recording import Extras, Interruption, Recorder, record
 from benchmarks.strangers.shape import Gradients, Schedule, Shape
 from benchmarks.strangers.simulation import Durations, Simulated, simulate
 
-Group = Literal["single", "pair", "healthy", "apart"]
+# Jobs of families and healthy kinds are no part of the final ones.
+Group = Literal["single", "pair", "healthy", "apart", "family", "healthy-kind"]
 MAX_ROWS = 60_000
 LARGE_ROWS = 250_000
-# Faults are drawn again, some times, until one costs as much as faults do that matter.
-LEAST_COST, MOST_COST, MAX_DRAWS = 0.03, 0.6, 12
+# Faults are drawn again, some times, until one costs neither too little nor almost everything.
+MOST_COST, MAX_DRAWS = 0.6, 12
 # Jobs whose receives are posted later than the published model has it, as in the trace AR: their
 # transfers are exposed where the model overlaps them, and replays are shorter than records.
 POSTS_LATE_SHARE = 0.1
+MOST_SAMPLED = 3  # steps of a window that is a sample, such as a profile
 WARM_UP_SHARE = 0.15  # of healthy jobs
 
 
@@ -76,28 +80,38 @@ class DrawnJob:
 def draw_job(number: JobNumber) -> DrawnJob:
     """Simulate and record the job."""
     rng = number.rng()
-    kinds = [KINDS[name] for name in number.kinds]
+    kinds = [ALL_KINDS[name] for name in number.kinds]
     # With one stage or one replica, evidence of two faults is rarely enough for two names.
     families = EVERYWHERE if not kinds else kinds[0].families if len(kinds) == 1 else BOTH
     shape = _shape(families[int(rng.integers(len(families)))], rng)
     for kind in kinds:
         shape = kind.adapt(shape, rng)
-    graph = build_graph(shape, posts_late=bool(rng.random() < POSTS_LATE_SHARE))
+    graph = graph_of(shape, posts_late=bool(rng.random() < POSTS_LATE_SHARE))
     num_steps = _num_steps(shape, graph, max([8, *(kind.min_steps for kind in kinds)]), rng)
+    if any(kind.is_sample for kind in kinds):
+        num_steps = int(rng.integers(1, MOST_SAMPLED + 1))
     base = Base.draw(shape, rng)
     level: Level = list(LEVELS)[int(rng.integers(len(LEVELS)))]
     recorder = _recorder(shape, number.group, rng)
+    for kind in kinds:
+        base = base if kind.adapt_base is None else kind.adapt_base(base, shape, rng)
+        level = kind.level or level
+        if kind.adapt_recorder is not None:
+            recorder = kind.adapt_recorder(recorder, rng)
     healthy = Noise(LEVELS[level]).durations(
         shape, graph, base, num_steps, rng, is_continuous=recorder.is_client
     )
     extras = Extras()
     has_loader = recorder.is_client and bool(rng.random() < 0.5)
+    has_loader |= any(kind.has_loader for kind in kinds)
     if has_loader:
         load_batches(shape, graph, base, healthy, extras, rng)
     if not kinds and rng.random() < WARM_UP_SHARE:
         recorder = replace(recorder, first_step=0)
         _warm_up(healthy, rng)
     underway = JobUnderway(shape, graph, base, num_steps, rng, has_loader)
+    designs = [kind.design(underway, healthy, extras) for kind in kinds if kind.design is not None]
+    first_steps = max(designs, default=0)
     faults = [_drawn_fault(kind, underway, healthy) for kind in kinds]
     simulated = _with_faults(graph, healthy, faults, extras)
     window = record(shape, graph, simulated, recorder, extras, rng)
@@ -108,7 +122,9 @@ def draw_job(number: JobNumber) -> DrawnJob:
         recorder,
         window,
         tuple(
-            FaultTruth(each.truth, _cost(graph, healthy, faults, each, simulated), each.words)
+            FaultTruth(
+                each.truth, _cost(graph, healthy, faults, each, simulated, first_steps), each.words
+            )
             for each in faults
         ),
         simulated.step_s,
@@ -122,8 +138,10 @@ def _drawn_fault(kind: Kind, underway: JobUnderway, healthy: Durations) -> Fault
     usual_s = simulate(underway.graph, healthy).step_s
     for _ in range(MAX_DRAWS):
         fault = kind.draw(underway)
+        if fault.truth.costs_nothing or (fault.truth.facts and not fault.truth.causes):
+            break
         slow_s = _with_faults(underway.graph, healthy, [fault], Extras()).step_s
-        if LEAST_COST <= 1 - usual_s / slow_s <= MOST_COST:
+        if kind.least_cost <= 1 - usual_s / slow_s <= MOST_COST:
             break
     return fault
 
@@ -168,7 +186,12 @@ def _incompletely_recorded(
         silent = frozenset({healthy[int(rng.integers(len(healthy)))]})
         ((dp_rank, stage),) = silent
         is_there = (trace.dp_rank != dp_rank) | (trace.stage != stage)
-    if is_there.all():
+    elif any(kind.goes_silent for kind in kinds):
+        truth = job.faults[0].truth
+        ((dp_rank, stage),) = truth.guilty
+        is_there = (trace.dp_rank != dp_rank) | (trace.stage != stage)
+        is_there |= trace.step < job.recorder.first_step + (truth.onset or 0)
+    if is_there.all() and not any(kind.differ for kind in kinds):
         return job
     with TemporaryDirectory(prefix="paceline-") as folder:
         path = Path(folder) / "trace-stranger.parquet"
@@ -181,7 +204,8 @@ def _incompletely_recorded(
             origin_ns=origin_ns,
         )
         try:
-            return replace(job, window=trace_files.read(path), silent=silent)
+            found = replace(trace_files.read(path), epoch=window.epoch)
+            return replace(job, window=found, silent=silent)
         except InvalidTrace as error:
             return replace(job, window=None, silent=silent, refusal=str(error))
 
@@ -196,12 +220,21 @@ def _with_faults(
 
 
 def _cost(
-    graph: StepGraph, healthy: Durations, faults: list[Fault], fault: Fault, all_on: Simulated
+    graph: StepGraph,
+    healthy: Durations,
+    faults: list[Fault],
+    fault: Fault,
+    all_on: Simulated,
+    first_steps: int,
 ) -> float:
-    """(T - T without this fault) / T, T the mean step with all faults of the job."""
+    """(T - T without this fault) / T, T the mean step with all faults of the job.
+
+    The first steps of a run, which are no measure of the others, are left out.
+    """
     others = [each for each in faults if each is not fault]
-    without = _with_faults(graph, healthy, others, Extras())
-    return (all_on.step_s - without.step_s) / all_on.step_s
+    without_s = _with_faults(graph, healthy, others, Extras()).step_s_after(first_steps)
+    with_s = all_on.step_s_after(first_steps)
+    return (with_s - without_s) / with_s
 
 
 def _shape(family: Family, rng: np.random.Generator) -> Shape:

@@ -25,6 +25,10 @@ MOST = {
     "cost_error_max_points": 5.0,
     "crashed": 0,
 }
+# Of families: shares over all of their jobs, and of right answers in each.
+FAMILIES_MOST = {"wrong_names": 0.005, "silently_missed": 0.03, "abstained": 0.05}
+FAMILIES_RIGHT, FAMILY_RIGHT = 0.92, 21 / 25
+MAX_FALSE_HEALTHY_KINDS = 2
 MAX_CALIBRATION_POINTS, MIN_BIN = 3.0, 50
 
 
@@ -72,8 +76,57 @@ def figures_of(verdicts: Sequence[Verdict]) -> dict[str, Any]:
             level: _outcome_shares(each for each in counted if each.level == level)
             for level in sorted({each.level for each in counted})
         },
-        "per_kind": per_kind([*groups["single"], *groups["published"]]),
-        "missed_bars": missed_bars(found),
+        "per_kind": per_kind([*groups["single"], *groups["published"], *groups["family"]]),
+        "families": (families := family_figures(groups["family"])),
+        "healthy_kinds": (kinds := healthy_figures(groups["healthy-kind"])),
+        "missed_bars": missed_bars(found) + families["missed_bars"] + kinds["missed_bars"],
+    }
+
+
+def family_figures(verdicts: Sequence[Verdict]) -> dict[str, Any]:
+    """Outcomes of the families' jobs that count, of all together, and the bars they miss."""
+    counted = [each for each in verdicts if each.is_counted]
+    outcomes = Counter(each.outcome for each in counted)
+    found: dict[str, Any] = {
+        "counted": len(counted),
+        "right": _share(outcomes["right"], len(counted)),
+        "wrong_names": _share(outcomes["wrong"], len(counted)),
+        "abstained": _share(outcomes["abstained"], len(counted)),
+        "silently_missed": _share(outcomes["missed"], len(counted)),
+    }
+    missed = [name for name, most in FAMILIES_MOST.items() if (found[name] or 0) > most]
+    missed += ["right"] if counted and found["right"] < FAMILIES_RIGHT else []
+    for kind, of_kind in per_kind(verdicts).items():
+        if of_kind["counted"] and of_kind["right"] / of_kind["counted"] < FAMILY_RIGHT:
+            missed.append(f"right: {kind}")
+    return found | {"missed_bars": [f"families: {name}" for name in missed]}
+
+
+def healthy_figures(verdicts: Sequence[Verdict]) -> dict[str, Any]:
+    """False causes of the healthy kinds' jobs by kind, and the bars they miss."""
+    false = [each for each in verdicts if any(not e.is_right for e in each.named)]
+    innocents = sum(each.has_innocents for each in verdicts)
+    missed = ["false causes"] if len(false) > MAX_FALSE_HEALTHY_KINDS else []
+    missed += ["innocents"] if innocents else []
+    return {
+        "jobs": len(verdicts),
+        "false_causes": len(false),
+        "innocents": innocents,
+        "by_kind": {
+            kind: {
+                "jobs": sum(each.kinds == (kind,) for each in verdicts),
+                "false": dict(
+                    Counter(
+                        e.cause
+                        for each in false
+                        for e in each.named
+                        if each.kinds == (kind,) and not e.is_right
+                    )
+                ),
+            }
+            for kind in dict.fromkeys(each.kinds[0] for each in verdicts)
+        },
+        "missed_bars": [f"healthy kinds: {name}" for name in missed],
     }
 
 

@@ -27,6 +27,9 @@ P2P = tuple(
 )
 # Shares of the last backward at which DDP's buckets are ready.
 BUCKET_SHARES = (0.3, 0.55, 0.8)
+# In place of a share: an operation is posted without waiting for the other one, but its transfer
+# begins only after that one's end, as where a communicator has one queue.
+QUEUED = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +39,10 @@ class StepGraph:
     Shapes: `optype`, `stage`, `seq_id`, `mc`, `mb` are [ops]. Operation i waits for `dep[a:b]`
     with a, b = `dep_ptr[i : i + 2]`: for their end, or for `share` of their duration. Members of a
     unit, `member[a:b]` with a, b = `unit_ptr[u : u + 2]`, start their transfer together; those of a
-    unit of `is_synced` also over all dp ranks. Units are in topological order.
+    unit of `is_synced` also over all dp ranks. Units are in topological order. `weight` [ops] is
+    the part of its type's usual duration that an operation takes. Parts of one computation that is
+    recorded as a whole have its number in `span` [ops], others -1. `waits` [waits, 2]: when the
+    first operation has ended, the computation waits for the second, and the client records that.
     """
 
     optype: Ints
@@ -52,6 +58,9 @@ class StepGraph:
     is_synced: Flags
     is_communication: Flags
     unit_of: Ints
+    weight: Floats
+    span: Ints
+    waits: Ints
 
     @property
     def num_ops(self) -> int:
@@ -75,6 +84,9 @@ class GraphBuilder:
         self.deps: list[list[tuple[int, float]]] = []
         self.groups: dict[Any, list[int]] = defaultdict(list)
         self.synced: set[Any] = set()
+        self.weights: dict[int, float] = {}
+        self.spans: dict[int, int] = {}
+        self.waits: list[tuple[int, int]] = []
         self._counts: dict[tuple[int, int], int] = defaultdict(int)
 
     def add(self, optype: str, stage: int, after: list[int], mc: int = -1, mb: int = -1) -> int:
@@ -123,6 +135,9 @@ class GraphBuilder:
             np.array([key in self.synced for key, _ in units]),
             ~np.isin(columns[0], compute),
             unit_of,
+            np.array([self.weights.get(number, 1.0) for number in range(len(self.rows))]),
+            np.array([self.spans.get(number, -1) for number in range(len(self.rows))]),
+            np.array(self.waits, np.int64).reshape(-1, 2),
         )
 
     def _topological(self, units: list[list[int]]) -> list[int]:

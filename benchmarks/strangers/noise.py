@@ -82,7 +82,7 @@ class Base:
         found[all_reduce] = self.reduce_s / max(1, int(all_reduce.sum()) // len(self.stage_factor))
         found[graph.of(OPTIMIZER)] = self.optimizer_s
         found[graph.of(OP_CODES["gc"])] = min(1e-4, self.small_s)
-        return found
+        return found * graph.weight
 
 
 @dataclass(frozen=True, slots=True)

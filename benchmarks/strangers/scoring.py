@@ -1,10 +1,11 @@
 """What a diagnosis of one job is worth: held against the truth, finding by finding."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Literal
 
-from app.result.finding import Culprit, Finding, RuledOut
+from app.diagnosis.calibration import Feed
+from app.result.finding import Culprit, Finding, ObservationRecord, RuledOut
 from app.result.window_result import WindowResult
 from benchmarks.strangers.drawn_jobs import DrawnJob, FaultTruth
 from benchmarks.strangers.faults.fault import Workers
@@ -16,6 +17,8 @@ MAX_ONSET_STEPS = 2
 # An unexplained share of the loss counts as said where it is this part of the true cost.
 UNEXPLAINED_PART = 1 / 3
 MAX_COST_ERROR = 0.02
+# A fact that takes less of the time need not be said.
+LEAST_FACT = 0.03
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +45,7 @@ class Verdict:
     index: int
     level: str
     outcome: Outcome
+    feed: Feed
     is_counted: bool
     costs: tuple[float, ...]
     words: tuple[str, ...]
@@ -54,6 +58,7 @@ class Verdict:
     is_onset_right: bool | None = None
     is_persistence_right: bool | None = None
     cost_errors: tuple[float, ...] = ()
+    facts: tuple[str, ...] = ()
     false_beside: tuple[str, ...] = ()
     abstentions: tuple[str, ...] = ()
     took_s: float = 0.0
@@ -85,18 +90,25 @@ def judge(job: DrawnJob, result: WindowResult | None, took_s: float) -> Verdict:
         index=job.number.index,
         level=job.level,
         outcome=_outcome(job, result, named),
-        is_counted=bool(job.faults) and all(fault.cost >= COUNTED_COST for fault in job.faults),
+        feed="client" if job.recorder.is_client else "trace",
+        is_counted=bool(job.faults) and all(_counts(fault) for fault in job.faults),
         costs=tuple(round(fault.cost, 4) for fault in job.faults),
         words=tuple(fault.words for fault in job.faults),
         first_cause=findings[0].cause if findings else None,
         named=named,
         has_innocents=any(finding.has_innocents for finding in named),
-        both_named=None not in pairs if len(job.faults) == 2 else None,
+        both_named=None
+        if len(job.faults) != 2
+        else all(
+            finding is not None or _is_fact_said(fault, result)
+            for fault, finding in zip(job.faults, pairs, strict=True)
+        ),
         cost_errors=tuple(
             round(finding.cost - fault.cost, 4)
             for fault, finding in zip(job.faults, pairs, strict=True)
-            if finding is not None and finding.cost is not None
+            if finding is not None and finding.cost is not None and not fault.truth.costs_nothing
         ),
+        facts=tuple(f"{each.kind} {each.share}: {each.sentence}" for each in _observations(result)),
         false_beside=tuple(
             finding.cause
             for finding in named[1:]
@@ -109,6 +121,48 @@ def judge(job: DrawnJob, result: WindowResult | None, took_s: float) -> Verdict:
     if len(job.faults) == 1 and pairs[0] is not None:
         return _with_details(verdict, job, pairs[0])
     return verdict
+
+
+def _counts(fault: FaultTruth) -> bool:
+    """Whether it costs enough to be judged, or is no matter of cost."""
+    truth = fault.truth
+    return fault.cost >= COUNTED_COST or truth.costs_nothing or not truth.causes
+
+
+def _observations(result: WindowResult | None) -> Sequence[ObservationRecord]:
+    return () if result is None else result.observations or ()
+
+
+def _may_be_facts(job: DrawnJob) -> bool:
+    """Whether it is right to say what was seen, and no cause."""
+    return all(fault.truth.facts or not fault.truth.causes for fault in job.faults)
+
+
+def _are_facts_said(job: DrawnJob, result: WindowResult | None) -> bool:
+    """Whether an accepted observation has each fact that takes enough of the time."""
+    return all(
+        _is_fact_said(fault, result)
+        for fault in job.faults
+        if fault.truth.facts and (fault.truth.costs_nothing or fault.cost >= LEAST_FACT)
+    )
+
+
+def _is_fact_said(fault: FaultTruth, result: WindowResult | None) -> bool:
+    """Whether an accepted observation has it; with its share, where that is of a cost."""
+    return any(
+        said.kind in fault.truth.facts
+        and (fault.truth.costs_nothing or _is_share_right(fault, said.share))
+        for said in _observations(result)
+    )
+
+
+def _is_share_right(fault: FaultTruth, share: float | None) -> bool:
+    if share is None:
+        return False
+    # All ranks wait as long as the first of them, and the job as long as the last.
+    if fault.truth.causes:
+        return share >= UNEXPLAINED_PART * fault.cost
+    return abs(share - fault.cost) <= MAX_COST_ERROR
 
 
 def _withheld(result: WindowResult | None) -> list[RuledOut]:
@@ -156,6 +210,10 @@ def _outcome(job: DrawnJob, result: WindowResult | None, named: tuple[Named, ...
         return "wrong" if named else "right"
     if named:
         return "right" if named[0].cause in _true_causes(job) else "wrong"
+    if _may_be_facts(job) and _are_facts_said(job, result):
+        return "right"
+    if any(fault.truth.may_be_silent for fault in job.faults):
+        return "right"
     if not _abstains(job, result):
         return "missed"
     return "right" if all(fault.truth.may_abstain for fault in job.faults) else "abstained"
@@ -171,6 +229,8 @@ def _abstains(job: DrawnJob, result: WindowResult | None) -> bool:
         return True
     if any(cause.cause in _true_causes(job) for cause in _withheld(result)):
         return True
+    if all(fault.truth.costs_nothing for fault in job.faults):
+        return False
     unexplained = result.unexplained_share or 0.0
     if result.unexplained is not None:
         unexplained = max(unexplained, result.unexplained.share)

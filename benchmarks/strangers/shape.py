@@ -9,8 +9,9 @@ from app.trace.job import Job, Parallelism
 Schedule = Literal["1f1b", "interleaved", "gpipe"]
 # plain: one reduce-scatter a chunk after the last computation. overlapped: each chunk's
 # reduce-scatter after its last backward, and an all-reduce at the end. buckets: as DDP, all-reduces
-# that are launched during the last backward.
-Gradients = Literal["none", "plain", "overlapped", "buckets"]
+# that are launched during the last backward. ddp, fsdp: as the client records those
+# (data_parallel.py).
+Gradients = Literal["none", "plain", "overlapped", "buckets", "ddp", "fsdp"]
 
 
 class Compute(NamedTuple):
@@ -23,7 +24,15 @@ class Compute(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """All that determines which operations a step has, and where they run."""
+    """All that determines which operations a step has, and where they run.
+
+    DDP: `bucket_shares` are the shares of the last backward at which buckets are ready, ascending
+    to 1; with `starts_in_queue` their record begins with their turn, not when they are posted;
+    `is_held` where a backward stands still while a bucket is waited for, as with few hardware
+    queues. FSDP: `unit_weights` are units' shares of the model, `prefetch` is how many units ahead
+    parameters are gathered; `has_one_queue` where gathers and scatters run one after the other;
+    `reduces_each` where each micro-batch's gradients are scattered, not only the last one's.
+    """
 
     dp: int
     pp: int
@@ -37,6 +46,13 @@ class Shape:
     has_clip: bool = True
     has_small_reductions: bool = True
     gpus_per_host: int = 8
+    bucket_shares: tuple[float, ...] = ()
+    starts_in_queue: bool = False
+    is_held: bool = False
+    unit_weights: tuple[float, ...] = ()
+    prefetch: int = 1
+    has_one_queue: bool = False
+    reduces_each: bool = True
 
     @property
     def job(self) -> Job:

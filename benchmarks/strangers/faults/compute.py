@@ -88,12 +88,19 @@ def truth_of(
     )
 
 
-def slow_worker(kind: str, drawn_course: Callable[[int, np.random.Generator], Course]) -> Draw:
-    """Draws one slow GPU with this course."""
+def slow_worker(
+    kind: str,
+    drawn_course: Callable[[int, np.random.Generator], Course],
+    *,
+    least: float = 1.06,
+    most: float = 2.5,
+) -> Draw:
+    """Draws one slow GPU with this course, `least` to `most` times as slow as others."""
 
     def draw(job: JobUnderway) -> Fault:
         worker = frozenset({any_worker(job)})
-        factor, course = slowdown(job.rng), drawn_course(job.num_steps, job.rng)
+        factor = slowdown(job.rng, least, most)
+        course = drawn_course(job.num_steps, job.rng)
         alone = job.shape.dp == 1
         causes = SLOW_WORKER | ({"stage-imbalance"} if alone else set())
         # Without another replica and without a healthy past nothing tells it from a long stage.

@@ -39,6 +39,9 @@ class Truth:
     none can be named. `guilty`: workers that may be named without being innocent. `onset` and
     `end`: positions of the first step with the fault and of the first one without it again; None
     where that lies outside of the window. `may_abstain`: nothing in the record decides.
+    `may_be_silent`: nothing need be said. `facts`: kinds of observations any of which says it
+    where no row shows the cause; without `causes` their share is that of the cost.
+    `costs_nothing`: it counts all the same.
     """
 
     kind: str
@@ -50,6 +53,9 @@ class Truth:
     onset: int | None = None
     end: int | None = None
     may_abstain: bool = False
+    may_be_silent: bool = False
+    facts: frozenset[str] = frozenset()
+    costs_nothing: bool = False
 
     def without_culprits(self) -> "Truth":
         """The same where no exact set of workers is expected."""
@@ -76,8 +82,16 @@ class Fault:
     change: Callable[[Durations, Extras], None]
     words: str = ""
 
+    def named(self, kind: str) -> "Fault":
+        """The same as a fault of another kind; `words` keep the former name."""
+        words = f"{self.truth.kind}, {self.words}"
+        return replace(self, truth=replace(self.truth, kind=kind), words=words)
+
 
 Draw = Callable[[JobUnderway], Fault]
+# What a job does by design: alters its healthy durations. Returns the number of first steps that
+# are no measure of the others.
+Design = Callable[[JobUnderway, Durations, Extras], int]
 
 
 def workers_of_stage(shape: Shape, stage: int) -> Workers:

@@ -1,5 +1,7 @@
 """Faults of hosts: garbage collection, data loading, checkpoints, stops, contended CPUs."""
 
+from dataclasses import replace
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -20,6 +22,8 @@ from benchmarks.strangers.recording import Extras, Interruption
 from benchmarks.strangers.shape import Shape
 from benchmarks.strangers.simulation import Durations
 
+# Of observations.
+IDLE = frozenset({"idle-between-steps"})
 IRREGULAR = CHRONIC | {"transient", "rotating"}
 
 
@@ -144,6 +148,8 @@ def data_loading(kind: str, *, of_all: bool, every: int = 1) -> Draw:
             # No culprit, or the hosts of the workers that load data.
             also = (frozenset(), whole_hosts(shape, workers), all_workers(shape))
         truth = truth_of(kind, frozenset({"data-loading"}), workers, course, area="host", also=also)
+        if of_all and not job.has_loader:
+            truth = replace(truth, facts=IDLE)  # that they wait for data is in no row
         return Fault(truth, change, f"{wait_s:.3f} s on {len(dp_ranks)}")
 
     return draw
@@ -174,6 +180,7 @@ def checkpoint_stalls(job: JobUnderway) -> Fault:
 
     course = Course(on, None, None, IRREGULAR)
     truth = nobody("checkpoint-stalls", "checkpoint-stall", job, course)
+    truth = replace(truth, facts=IDLE)  # an evaluation looks the same
     return Fault(truth, change, f"{lasts_s:.2f} s every {every} steps")
 
 

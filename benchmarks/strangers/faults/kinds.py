@@ -6,8 +6,24 @@ from typing import Literal
 
 import numpy as np
 
-from benchmarks.strangers.faults import compute, everybody, hosts, network, stages
-from benchmarks.strangers.faults.fault import Draw
+from benchmarks.strangers.faults import (
+    compute,
+    data_parallel,
+    everybody,
+    hidden_pauses,
+    hosts,
+    in_time,
+    misbound,
+    network,
+    placed_sequences,
+    stage_optimizers,
+    stages,
+    stalls,
+)
+from benchmarks.strangers.faults.by_design import one_of
+from benchmarks.strangers.faults.fault import Design, Draw
+from benchmarks.strangers.noise import Base, Level
+from benchmarks.strangers.recording import Recorder
 from benchmarks.strangers.shape import Shape
 
 # 3d: several replicas of several stages; pp: one replica; dp: one stage.
@@ -18,6 +34,11 @@ STAGES: tuple[Family, ...] = ("3d", "3d", "3d", "pp")
 BOTH: tuple[Family, ...] = ("3d",)
 ONE_REPLICA: tuple[Family, ...] = ("pp",)
 Adapt = Callable[[Shape, np.random.Generator], Shape]
+AdaptBase = Callable[[Base, Shape, np.random.Generator], Base]
+AdaptRecorder = Callable[[Recorder, np.random.Generator], Recorder]
+# A fault is drawn again, some times, until it costs as much as faults do that matter.
+LEAST_COST = 0.03
+COUNTED_COST = 0.055  # a little more than what counts, so that nearly all jobs of a family do
 
 
 def as_drawn(shape: Shape, rng: np.random.Generator) -> Shape:
@@ -63,18 +84,65 @@ def with_experts(shape: Shape, rng: np.random.Generator) -> Shape:
     return replace(shape, dp=ep * int(rng.choice([2, 4])), ep=ep)
 
 
+def with_a_published_network(shape: Shape, rng: np.random.Generator) -> Shape:
+    """Several hosts, and one chunk a stage: the published format has no others."""
+    shape = with_a_network(shape, rng)
+    is_interleaved = shape.schedule == "interleaved"
+    return replace(shape, chunks=1, schedule="1f1b" if is_interleaved else shape.schedule)
+
+
+def with_few_microbatches(shape: Shape, rng: np.random.Generator) -> Shape:
+    """So few that what comes once a step is a part of it that matters."""
+    microbatches = shape.pp * int(rng.integers(1, 3))
+    return replace(shape, microbatches=max(microbatches, 4 if shape.chunks == 1 else 2 * shape.pp))
+
+
 def with_eight_replicas(shape: Shape, rng: np.random.Generator) -> Shape:
     """So that one rank that is missing is one of many."""
     del rng
     return replace(shape, dp=8)
 
 
+def with_gaps_seen(recorder: Recorder, rng: np.random.Generator) -> Recorder:
+    """Times of successive steps count from one origin."""
+    del rng
+    return replace(recorder, is_client=True)
+
+
+def from_the_start(recorder: Recorder, rng: np.random.Generator) -> Recorder:
+    """The run's first steps are recorded."""
+    del rng
+    return replace(recorder, first_step=0)
+
+
+def with_large_transfers(base: Base, shape: Shape, rng: np.random.Generator) -> Base:
+    """Transfers between stages of 1 to 4 % of a forward."""
+    del shape
+    return replace(base, transfer_s=base.forward_s * rng.uniform(0.01, 0.04))
+
+
+def as_published(recorder: Recorder, rng: np.random.Generator) -> Recorder:
+    """The published format: each step from 0, and no micro-batches on transfers."""
+    del rng
+    return replace(recorder, is_client=False)
+
+
+def with_unseen_waits(recorder: Recorder, rng: np.random.Generator) -> Recorder:
+    """A client whose computations contain waits that it does not see."""
+    del rng
+    return replace(recorder, is_client=True, has_waits=False)
+
+
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """A kind of fault: how it is drawn, and in which jobs.
+    """A kind of fault, or of healthy job: how it is drawn, and in which jobs.
 
     `lost_rows` is the share of recorded operations that are lost, `has_silent_rank` whether one
-    healthy rank is not recorded at all.
+    healthy rank is not recorded at all, and `goes_silent` whether the guilty one is not from the
+    onset on. What the job does by `design` is there with and without the fault. A job whose
+    replicas `differ` is read from a file, as what is not recorded by all is judged there. Where it
+    `has_loader`, waits for it are recorded of every job with a client, not of half of them. A
+    window that `is_sample` has a few steps only.
     """
 
     draw: Draw
@@ -83,6 +151,15 @@ class Kind:
     adapt: Adapt = as_drawn
     lost_rows: float = 0.0
     has_silent_rank: bool = False
+    goes_silent: bool = False
+    differ: bool = False
+    design: Design | None = None
+    adapt_base: AdaptBase | None = None
+    adapt_recorder: AdaptRecorder | None = None
+    level: Level | None = None
+    least_cost: float = LEAST_COST
+    has_loader: bool = False
+    is_sample: bool = False
 
 
 KINDS: Mapping[str, Kind] = {
@@ -151,6 +228,8 @@ KINDS: Mapping[str, Kind] = {
     ),
 }
 
+# Kinds that jobs of the groups have in turn.
+IN_TURN = tuple(KINDS)
 NETWORK_KINDS = tuple(name for name in KINDS if name.partition("-")[2].startswith(("nic", "link")))
 
 # Faults of different causes that may befall one job together.
@@ -168,3 +247,84 @@ PAIRS: tuple[tuple[str, str], ...] = (
     ("data-loading-all", "long-last-stage"),
     ("uniform-slowdown", "long-last-stage"),
 )
+
+# Kinds in which the diagnosis was still wrong in November 2026, each a family of its own that is
+# judged by its name: long documents in one place, optimizers of one stage, shapes in time, pauses
+# that hide in waits, a misbound host, very slow links, and stalls of a part of a host or a loader.
+KINDS = {
+    **KINDS,
+    "last-microbatch": Kind(
+        placed_sequences.last_microbatch, REPLICAS, 18, least_cost=COUNTED_COST
+    ),
+    "stage-optimizer": Kind(
+        stage_optimizers.stage_optimizer,
+        BOTH,
+        18,
+        with_few_microbatches,
+        least_cost=COUNTED_COST,
+    ),
+    "hot-expert-stays": Kind(
+        in_time.hot_expert_stays, BOTH, 12, with_experts, least_cost=COUNTED_COST
+    ),
+    "slow-every-k": Kind(in_time.slow_every_k, REPLICAS, 24, least_cost=COUNTED_COST),
+    "few-huge-stops": Kind(in_time.few_huge_stops, REPLICAS, 12, least_cost=COUNTED_COST),
+    "warm-up": Kind(in_time.warm_up, EVERYWHERE, 18, adapt_recorder=from_the_start),
+    "hidden-pause-annotated": Kind(
+        hidden_pauses.hidden_pause_annotated,
+        REPLICAS,
+        12,
+        adapt_recorder=with_gaps_seen,
+        least_cost=COUNTED_COST,
+    ),
+    "hidden-pause-after-step": Kind(
+        hidden_pauses.hidden_pause_after_step,
+        REPLICAS,
+        12,
+        adapt_recorder=with_gaps_seen,
+        least_cost=COUNTED_COST,
+    ),
+    "hidden-pause-single": Kind(
+        hidden_pauses.hidden_pause_single, REPLICAS, least_cost=COUNTED_COST
+    ),
+    "hidden-pause-sampled": Kind(
+        hidden_pauses.hidden_pause_sampled,
+        REPLICAS,
+        adapt_recorder=with_gaps_seen,
+        least_cost=COUNTED_COST,
+        is_sample=True,
+    ),
+    "hidden-pause-fsdp": Kind(
+        one_of(
+            "hidden-pause-fsdp",
+            (hidden_pauses.hidden_pause_annotated, hidden_pauses.hidden_pause_single),
+        ),
+        ("dp",),
+        12,
+        data_parallel.with_fsdp,
+        adapt_base=data_parallel.usual_base,
+        adapt_recorder=with_unseen_waits,
+        least_cost=COUNTED_COST,
+    ),
+    "numa-misbinding": Kind(
+        misbound.numa_misbinding, BOTH, 18, with_shared_hosts, least_cost=COUNTED_COST
+    ),
+    "very-slow-link": Kind(
+        network.very_slow_link,
+        BOTH,
+        adapt=with_a_published_network,
+        adapt_base=with_large_transfers,
+        adapt_recorder=as_published,
+        least_cost=COUNTED_COST,
+    ),
+    "part-of-host-stalls": Kind(
+        stalls.part_of_host_stalls, BOTH, 18, with_half_stages, least_cost=COUNTED_COST
+    ),
+    "loader-stop": Kind(
+        stalls.loader_stop,
+        REPLICAS,
+        12,
+        adapt_recorder=with_gaps_seen,
+        least_cost=COUNTED_COST,
+        has_loader=True,
+    ),
+}

@@ -110,14 +110,20 @@ slow_nic_since = nic("slow-nic-since", since, LINK)
 flapping_nic = nic("flapping-nic", come_and_go, ANY_LINK)
 
 
-def link(kind: str, drawn_course: DrawCourse, causes: frozenset[str]) -> Draw:
+def link(
+    kind: str,
+    drawn_course: DrawCourse,
+    causes: frozenset[str],
+    drawn_factor: Callable[[JobUnderway], float] | None = None,
+) -> Draw:
     """Draws a slow path between two neighbouring stages of one replica."""
 
     def draw(job: JobUnderway) -> Fault:
         dp_rank = int(job.rng.integers(job.shape.dp))
         stage = int(job.rng.integers(job.shape.pp - 1))
         pair = frozenset({(dp_rank, stage), (dp_rank, stage + 1)})
-        factor, course = link_factor(job), drawn_course(job.num_steps, job.rng)
+        factor = (drawn_factor or link_factor)(job)
+        course = drawn_course(job.num_steps, job.rng)
 
         def change(durations: Durations, extras: Extras) -> None:
             del extras
@@ -159,8 +165,14 @@ def link_factor(job: JobUnderway) -> float:
     return 1 + lost_s / (2 * base.transfer_s)
 
 
+def very_slow_factor(job: JobUnderway) -> float:
+    """10 to 50 times as long, as where a link has fallen back to another network."""
+    return log_uniform(job.rng, 10.0, 50.0)
+
+
 slow_link = link("slow-link", chronic, LINK)
 slow_link_since = link("slow-link-since", since, LINK)
+very_slow_link = link("very-slow-link", chronic, LINK, very_slow_factor)
 flapping_link = link("flapping-link", come_and_go, ANY_LINK)
 
 

@@ -7,8 +7,8 @@ from benchmarks.strangers.calibrate import SaidFinding, fitted, isotonic_points,
 
 def said(figure, right, wrong=0):
     return [
-        *[SaidFinding("slow-worker", figure, is_right=True)] * right,
-        *[SaidFinding("slow-worker", figure, is_right=False)] * wrong,
+        *[SaidFinding("slow-worker", figure, is_right=True, feed="client")] * right,
+        *[SaidFinding("slow-worker", figure, is_right=False, feed="client")] * wrong,
     ]
 
 
@@ -26,4 +26,5 @@ def test_written_table_is_a_module_with_the_points(tmp_path):
     write_table(tmp_path / "table.py", table, "102 findings.")
     written = runpy.run_path(str(tmp_path / "table.py"))
     assert written["CALIBRATION"] == table
+    assert set(table["slow-worker"]) == {"any", "client"}
     assert "102 findings." in written["__doc__"]

@@ -22,7 +22,7 @@ def test_a_kind_of_fault_costs_time_and_is_drawn_the_same_again(kind):
     assert job.faults == again.faults
     assert job.step_s == again.step_s
     assert 0 < job.faults[0].cost < 0.95
-    assert 8 <= job.num_steps <= 40
+    assert (1 if KINDS[kind].is_sample else 8) <= job.num_steps <= 40
     if job.window is not None and again.window is not None:
         assert np.array_equal(job.window.trace.duration_s, again.window.trace.duration_s)
 
