@@ -131,11 +131,7 @@ class QueueLock:
         return self._fd
 
     def take(self) -> None:
-        """Lock the directory, ending a server whose parent is gone.
-
-        Raises:
-            StartUpFailed: a living process holds it.
-        """
+        """Lock the directory, ending an orphaned server; raises StartUpFailed if it is in use."""
         if self._fd is not None:
             return
         fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)

@@ -123,11 +123,7 @@ class QueueWriter(ABC):
 
     @abstractmethod
     async def lag(self) -> Lag:
-        """How far the consumers are behind.
-
-        Raises:
-            QueueUnavailable: no answer.
-        """
+        """How far the consumers are behind; raises QueueUnavailable."""
 
     @abstractmethod
     async def close(self) -> None:

@@ -6,6 +6,10 @@
 - at least half of the dp ranks of its stage recorded the same operation in that step,
 - it recorded an operation of the same type with a higher `seq_id`, or
 - it recorded nothing at all in that step.
+
+A dp rank may run fewer micro-batches than the others by design: no type then lacks more operations
+than whole micro-batches have. Where it does so in two steps, and its operations are numbered
+without gaps, it has lost nothing (`uneven_by_design`).
 """
 
 from collections.abc import Callable
@@ -30,7 +34,17 @@ _ALWAYS_ALLOWED_CELLS = 1 << 22
 
 # The number of these operations in a step is its number of micro-batches (times model chunks).
 _COMPUTATIONS = [OP_CODES["forward-compute"], OP_CODES["backward-compute"]]
+# A micro-batch has each of these, or none of its job has.
+OF_MICROBATCH = [
+    OP_CODES[name]
+    for name in (
+        *("forward-compute", "backward-compute"),
+        *("backward-input-compute", "backward-weight-compute"),
+    )
+]
 _GC = OP_CODES["gc"]
+# Steps in which a dp rank lacks whole micro-batches: one may have lost them.
+MIN_UNEVEN_STEPS = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +151,10 @@ def lost_operations(table: RecordTable) -> Flags:
     The module's docstring says when an operation counts as lost.
     """
     recorded = table.recorded
-    lost = usual_operations(table, recorded) & ~recorded
+    usual = usual_operations(table, recorded)
+    lost = usual & ~recorded
+    if recorded.shape[1] > 1:
+        lost &= ~beyond_design(table, usual[:, 0])
     lost |= numbering_gaps(recorded)
     lost[~recorded.any(axis=(3, 4))] = True
     return lost
@@ -162,6 +179,49 @@ def usual_operations(table: RecordTable, recorded: Flags) -> Flags:
     is_in_some_steps = (table.codes == _GC) | (table.codes >= FIRST_USER_CODE)
     usual[:, :, :, is_in_some_steps] = False
     return usual
+
+
+def uneven_by_design(table: RecordTable, usual: Flags) -> Flags:
+    """[steps, dp ranks], whether a dp rank runs fewer micro-batches than others by design.
+
+    `usual` [steps, stages, op types, seq ids] are the usual operations of a stage. What the dp rank
+    lacks has to be whole micro-batches, on all stages that it recorded, in `MIN_UNEVEN_STEPS`.
+    """
+    own = table.recorded.sum(axis=4)
+    most, of_group = own.max(axis=1, keepdims=True), usual.sum(axis=3)[:, None]
+    is_of_each = np.isin(table.codes, OF_MICROBATCH)
+    counting = np.flatnonzero(is_of_each & own.any(axis=(0, 1, 2)))[:1]
+    if not counting.size:
+        return np.zeros(own.shape[:2], np.bool_)
+    number = own[..., counting]
+    most_microbatches = np.broadcast_to(most[..., counting], number.shape)
+    # Of computations it has the share that it has of micro-batches, of other types that at least.
+    has_share = np.asarray(own * most_microbatches == most * number)
+    has_share |= ~is_of_each & (own * most_microbatches >= of_group * number)
+    # Some dp ranks may collect garbage in a step, or run a type of the job.
+    has_share |= (table.codes == _GC) | (table.codes >= FIRST_USER_CODE)
+    has_fewer = np.asarray((number > 0) & (number < most_microbatches))
+    is_fewer = has_share.all(axis=3) & has_fewer[..., 0]
+    is_recorded = own.any(axis=3)
+    of_replica = (is_fewer | ~is_recorded).all(axis=2) & is_recorded.any(axis=2)
+    return np.asarray(of_replica & (of_replica.sum(axis=0) >= MIN_UNEVEN_STEPS))
+
+
+def beyond_design(table: RecordTable, usual: Flags) -> Flags:
+    """Operations that no worker of a dp rank with fewer micro-batches is expected to record.
+
+    They are those beyond its own highest number, of the steps in which it was seen to run fewer by
+    design. Shapes: `usual` [steps, stages, op types, seq ids]; the result is as `table.recorded`.
+    """
+    recorded, is_uneven = table.recorded, uneven_by_design(table, usual)
+    if not is_uneven.any():
+        return np.zeros_like(recorded)
+    own = recorded.sum(axis=4)
+    is_shown = is_uneven[..., None] & own.any(axis=3)
+    highest = np.where(is_shown[..., None], own, own.max(axis=0))
+    is_beyond = np.asarray(np.arange(recorded.shape[4]) >= highest[..., None])
+    runs_fewer = np.asarray(is_uneven.any(axis=0))[:, None, None, None]
+    return is_beyond & runs_fewer
 
 
 def numbering_gaps(recorded: Flags) -> Flags:

@@ -4,7 +4,8 @@ A single lost operation gets the median duration of the same operation on the ot
 stage; in a job with one dp rank, of the same operation in other steps. A worker that lost more than
 a small share of its operations is absent from the step: all of its operations are imputed, at the
 times of a typical peer, its donor. A step stays skipped if too few workers of a stage are present.
-`impute` looks at the rows only, so it treats live and recorded data alike.
+A dp rank that runs fewer micro-batches by design (app.trace.completeness) lacks nothing. `impute`
+looks at the rows only, so it treats live and recorded data alike.
 """
 
 from collections.abc import Mapping
@@ -16,7 +17,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.errors import InvalidTrace
-from app.trace.completeness import Flags, RecordTable, numbering_gaps, tabulate, usual_operations
+from app.trace.completeness import (
+    Flags,
+    RecordTable,
+    beyond_design,
+    numbering_gaps,
+    tabulate,
+    usual_operations,
+)
 from app.trace.ops import NUM_CODES, OpKind
 from app.trace.window import Imputed, Ints, PartialSteps, SkippedStep, Trace, Window, WorkerPlace
 
@@ -26,6 +34,8 @@ MAX_LONE_SHARE = 0.05
 MIN_PRESENT_SHARE = 0.5
 # Number of peers from which medians are computed: more would hardly change them.
 MAX_PEERS = 64
+# Complete steps that are looked at for the micro-batches that a dp rank usually runs.
+MAX_EARLIER_STEPS = 4
 # Seconds by which an operation may end after the start of another one and still count as before it.
 _AT_ONCE_S = 50e-6
 
@@ -39,16 +49,25 @@ def impute(window: Window) -> Window:
     partial = window.partial
     if partial is None:
         return window
-    window = replace(window, partial=None)
+    senders = _senders(partial)
+    partial = replace(partial, steps=tuple(senders.get(skip.step, skip) for skip in partial.steps))
+    skipped = tuple(senders.get(skip.step, skip) for skip in window.skipped)
+    window = replace(window, skipped=skipped, partial=None)
     is_alone = window.job.parallelism.dp_size == 1
     trace = _joined([window.trace, partial.trace]) if is_alone else partial.trace
     if not trace.num_ops:
         return window
     try:
         table = tabulate(trace, window.job.parallelism, window.job.op_types)
+        losses = _losses(table, is_alone=is_alone)
+        if not is_alone and window.steps and losses.leaves_out(table):
+            # Earlier steps tell whether they lack operations by design.
+            earlier = window.trace.of_steps(window.steps[-MAX_EARLIER_STEPS:])
+            trace = _joined([earlier, partial.trace])
+            table = tabulate(trace, window.job.parallelism, window.job.op_types)
+            losses = _losses(table, is_alone=False)
     except InvalidTrace:
         return window  # duplicates, or ids out of range: peers cannot be compared
-    losses = _losses(table, is_alone=is_alone)
     can_be_imputed = set(table.steps[losses.can_be_imputed].tolist())
     lacking = tuple(skip for skip in partial.steps if skip.step in can_be_imputed)
     if not lacking:
@@ -60,25 +79,26 @@ def impute(window: Window) -> Window:
 class _Losses:
     """The operations that each worker lost in each step.
 
-    Shapes: `usual` [steps, pp, types, seq ids] operations of the stage; `is_present` [steps, dp,
-    pp]; `lost` [steps, dp, pp, types, seq ids] operations that present workers lost;
+    Shapes: `expected` [steps, dp, pp, types, seq ids] operations of the stage that the worker
+    records by design; `is_present` [steps, dp, pp]; `lost` as `expected`, operations that present
+    workers lost; `is_whole` [steps, dp, pp], workers that have all usual operations;
     `can_be_imputed` [steps].
     """
 
-    usual: Flags
+    expected: Flags
     is_present: Flags
     lost: Flags
+    is_whole: Flags
     can_be_imputed: Flags
-
-    @property
-    def is_whole(self) -> Flags:
-        """[steps, dp, pp], workers that lost nothing."""
-        return np.asarray(self.is_present & ~self.lost.any(axis=(3, 4)))
 
     @property
     def all_lost(self) -> Flags:
         """[steps, dp, pp, types, seq ids], with all operations of absent workers."""
-        return np.asarray(self.lost | (~self.is_present[..., None, None] & self.usual[:, None]))
+        return np.asarray(self.lost | (~self.is_present[..., None, None] & self.expected))
+
+    def leaves_out(self, table: RecordTable) -> bool:
+        """Whether some absent worker recorded operations."""
+        return bool((table.recorded.any(axis=(3, 4)) & ~self.is_present).any())
 
 
 def _losses(table: RecordTable, *, is_alone: bool) -> _Losses:
@@ -93,10 +113,13 @@ def _losses(table: RecordTable, *, is_alone: bool) -> _Losses:
         else:
             count = np.count_nonzero(of_present, axis=1)
             usual = (2 * count >= is_present.sum(axis=1)[..., None, None]) & (count > 0)
-        lost = usual[:, None] & ~recorded
-        num_usual = np.count_nonzero(usual, axis=(2, 3))[:, None]
+        expected = np.broadcast_to(usual[:, None], recorded.shape)
+        if not is_alone:
+            expected = expected & ~beyond_design(table, usual)
+        lost = expected & ~recorded
+        num_expected = np.count_nonzero(expected, axis=(3, 4))
         num_lost = np.count_nonzero(lost, axis=(3, 4))
-        is_present &= num_lost <= np.maximum(1, MAX_LONE_SHARE * num_usual)
+        is_present &= num_lost <= np.maximum(1, MAX_LONE_SHARE * num_expected)
     lost &= is_present[..., None, None]
     num_present = is_present.sum(axis=1)
     dp_size = recorded.shape[1]
@@ -105,12 +128,25 @@ def _losses(table: RecordTable, *, is_alone: bool) -> _Losses:
     unknown = numbering_gaps(recorded) & ~usual[:, None] & is_present[..., None, None]
     has_unknown = unknown.any(axis=(1, 2, 3, 4))
     # An absent worker needs a donor that lost nothing.
-    has_whole = np.asarray((is_present & ~lost.any(axis=(3, 4))).any(axis=1))
-    has_donor = np.asarray(has_whole | is_present.all(axis=1)).all(axis=1)
+    is_whole = is_present & ~(usual[:, None] & ~recorded).any(axis=(3, 4))
+    has_donor = np.asarray(is_whole.any(axis=1) | is_present.all(axis=1)).all(axis=1)
     can_be_imputed = enough & has_donor & ~has_unknown
     if is_alone:  # steps whose losses no other step shows cannot be completed
         can_be_imputed &= lost.any(axis=(1, 2, 3, 4))
-    return _Losses(usual, is_present, lost, can_be_imputed)
+    return _Losses(expected, is_present, lost, is_whole, can_be_imputed)
+
+
+def _senders(partial: PartialSteps) -> dict[int, SkippedStep]:
+    """By step, the skipped steps with those of their missing ranks that sent a part."""
+    missing = {skip.step: skip for skip in partial.steps if skip.missing}
+    ranks = sorted({rank for skip in missing.values() for rank in skip.missing})
+    rows = np.flatnonzero(np.isin(partial.trace.rank, ranks))
+    pairs = np.stack([partial.trace.at("step", rows), partial.trace.at("rank", rows)], axis=1)
+    sent: dict[int, list[int]] = {}
+    for step, rank in np.unique(pairs, axis=0).tolist():
+        if step in missing and missing[step].is_missing(rank):
+            sent.setdefault(step, []).append(rank)
+    return {step: replace(missing[step], sent=tuple(ranks)) for step, ranks in sent.items()}
 
 
 class _Peers:

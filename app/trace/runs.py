@@ -142,25 +142,35 @@ def joined_runs(parts: Sequence[WorkerRuns]) -> WorkerRuns:
     return WorkerRuns.of(columns, shapes)
 
 
-def expanded_column(name: str) -> Any:
-    """A property for a class with `runs`: one of their columns, expanded at every use."""
+def _expanded(name: str) -> Any:
     return property(lambda self: self.runs.column(name), doc=f"[ops], `{name}` of each row.")
 
 
-class RunTrace(Trace):
+class ExpandedColumns:
+    """The columns of a table that holds its runs; each use of one expands it anew."""
+
+    __slots__ = ()
+    runs: WorkerRuns
+
+    step = _expanded("step")
+    rank = _expanded("rank")
+    dp_rank = _expanded("dp_rank")
+    stage = _expanded("stage")
+    optype = _expanded("optype")
+    seq_id = _expanded("seq_id")
+    mc = _expanded("mc")
+    mb_id = _expanded("mb_id")
+
+    @property
+    def num_ops(self) -> int:
+        """Number of rows."""
+        return self.runs.num_rows
+
+
+class RunTrace(ExpandedColumns, Trace):
     """A trace of compressed columns; every use of an expanded column computes it again."""
 
     __slots__ = ("runs",)
-    runs: WorkerRuns
-
-    step = expanded_column("step")
-    rank = expanded_column("rank")
-    dp_rank = expanded_column("dp_rank")
-    stage = expanded_column("stage")
-    optype = expanded_column("optype")
-    seq_id = expanded_column("seq_id")
-    mc = expanded_column("mc")
-    mb_id = expanded_column("mb_id")
 
     def __init__(
         self, runs: WorkerRuns, start_s: Floats, duration_s: Floats, optional: dict[str, Ints]
@@ -168,11 +178,6 @@ class RunTrace(Trace):
         held = {"runs": runs, "start_s": start_s, "duration_s": duration_s}
         for name, value in {**dict.fromkeys(OPTIONAL), **optional, **held}.items():
             object.__setattr__(self, name, value)
-
-    @property
-    def num_ops(self) -> int:
-        """Number of rows."""
-        return self.runs.num_rows
 
     def of_steps(self, steps: Collection[int]) -> Trace:
         """The rows of these steps."""

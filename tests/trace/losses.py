@@ -20,6 +20,16 @@ def rows_where(trace: Trace, **where: int) -> NDArray[np.bool_]:
     return chosen
 
 
+def uneven_trace(
+    made: SimulatedJob, steps: list[int], fewer: dict[int, int], num_microbatches: int
+) -> Trace:
+    """The steps with fewer micro-batches on some dp ranks; `fewer` has their numbers by dp rank."""
+    trace = made.make(steps)
+    of_rank = np.full(made.parallelism.dp_size, num_microbatches)
+    of_rank[list(fewer)] = list(fewer.values())
+    return trace.select(trace.mb_id < of_rank[trace.dp_rank])
+
+
 def lossy_window(made: SimulatedJob, trace: Trace) -> Window:
     """The window of a trace that lacks rows, before anything is imputed."""
     known = completeness(trace, made.parallelism)

@@ -13,6 +13,7 @@ from app.trace.completeness import completeness
 from app.trace.job import Parallelism
 from app.trace.ops import FIRST_USER_CODE, OP_CODES, OpKind, OpSpec, OpTypes
 from tests import window_factory
+from tests.trace.losses import rows_where, uneven_trace
 from tests.window_factory import Row
 
 WORKER = [
@@ -159,3 +160,42 @@ def test_operation_missing_on_all_replicas_is_no_loss(absent):
     codes = [OP_CODES[name] for name in absent]
     kept = ~(np.isin(WHOLE.optype, codes) & (WHOLE.step == 2))
     assert completeness(WHOLE.select(kept), MADE.parallelism).steps == (1, 2)
+
+
+UNEVEN = SimulatedJob(Parallelism(4, 2), 4)
+
+
+@pytest.mark.parametrize("fewer", [{1: 3}, {1: 3, 2: 3}, {0: 3, 1: 2, 2: 3}, {1: 1, 2: 2, 3: 3}])
+def test_dp_rank_that_always_runs_fewer_microbatches_has_lost_nothing(fewer):
+    trace = uneven_trace(UNEVEN, [1, 2], fewer, 4)
+    assert completeness(trace, UNEVEN.parallelism).steps == (1, 2)
+
+
+def test_microbatch_that_is_missing_from_one_step_only_is_lost():
+    trace = UNEVEN.make([1, 2])
+    gone = rows_where(trace, step=2, dp_rank=1, mb_id=3)
+    result = completeness(trace.select(~gone), UNEVEN.parallelism)
+    assert (result.steps, result.skipped[0].missing) == ((1,), (1, 5))
+
+
+@pytest.mark.parametrize(
+    "gone",
+    [
+        {"mb_id": 1},  # a gap in the numbering
+        {"mb_id": 3, "stage": 0},  # the other stage ran it
+        {"mb_id": 3, "optype": OP_CODES["backward-compute"]},  # its forward was recorded
+        {"optype": OP_CODES["grads-reduce-scatter"]},  # every step has one
+    ],
+)
+def test_part_of_the_microbatches_is_lost_in_whatever_number_of_steps(gone):
+    trace = UNEVEN.make([1, 2, 3])
+    lost = rows_where(trace, dp_rank=1, **gone)
+    assert lost.any()
+    assert completeness(trace.select(~lost), UNEVEN.parallelism).steps == ()
+
+
+def test_dp_rank_with_fewer_microbatches_can_still_be_silent():
+    trace = uneven_trace(UNEVEN, [1, 2, 3], {1: 3, 2: 3}, 4)
+    silent = rows_where(trace, step=3, dp_rank=1)
+    result = completeness(trace.select(~silent), UNEVEN.parallelism)
+    assert (result.steps, result.skipped[0].missing) == ((1, 2), (1, 5))

@@ -11,7 +11,7 @@ from app.trace.imputation import impute
 from app.trace.job import Parallelism
 from app.trace.ops import OP_CODES
 from app.trace.window import PartialSteps, Trace, Window
-from tests.trace.losses import lossy_window, rows_where
+from tests.trace.losses import lossy_window, rows_where, uneven_trace
 
 MADE = SimulatedJob(Parallelism(4, 2), 4)
 FORWARD = OP_CODES["forward-compute"]
@@ -159,3 +159,48 @@ def test_peer_that_is_lost_itself_later_stands_in_no_longer(is_alone):
 
 def trace_window(made: SimulatedJob) -> Window:
     return made.record(range(5)).window()
+
+
+@pytest.mark.parametrize("gone_from", [1, 3])
+def test_nothing_is_imputed_to_dp_ranks_that_run_fewer_microbatches(gone_from):
+    # Rank 7 (dp rank 3, stage 1) is silent, from the start or once complete steps are known.
+    trace = uneven_trace(MADE, [1, 2, 3], {1: 3}, 4)
+    silent = rows_where(trace, dp_rank=3, stage=1) & (trace.step >= gone_from)
+    window = impute(lossy_window(MADE, trace.select(~silent)))
+    assert window.imputed is not None
+    assert list(window.imputed.absent) == [(3, 1)]
+    assert (window.steps, window.missing, window.imputed.lone.size) == ((1, 2, 3), [7], 0)
+    assert found(window, dp_rank=3, stage=1, optype=FORWARD).num_ops == 4 * 3
+    assert found(window, dp_rank=1, stage=1, optype=FORWARD).num_ops == 3 * 3
+
+
+def test_lone_operation_of_a_dp_rank_with_fewer_microbatches_is_imputed():
+    trace = uneven_trace(MADE, [1, 2, 3], {1: 3}, 4)
+    gone = rows_where(trace, step=3, dp_rank=1, stage=0, optype=FORWARD, seq_id=1)
+    window = impute(lossy_window(MADE, trace.select(~gone)))
+    assert window.imputed is not None
+    assert (window.imputed.lone.tolist(), window.missing) == ([[3, 1, 0, FORWARD, 1]], [])
+
+
+def test_worker_that_lacks_microbatches_in_the_middle_is_absent():
+    trace = MADE.make([1, 2])
+    window = impute(lossy_window(MADE, trace.select(~rows_where(trace, dp_rank=1, mb_id=1))))
+    assert window.imputed is not None
+    assert list(window.imputed.absent) == [(1, 0), (1, 1)]
+
+
+def test_silent_dp_rank_gets_the_microbatches_that_it_used_to_run():
+    trace = uneven_trace(MADE, [1, 2, 3], {1: 3}, 4)
+    silent = rows_where(trace, step=3, dp_rank=1, stage=0)
+    window = impute(lossy_window(MADE, trace.select(~silent)))
+    assert window.missing == [1]
+    assert found(window, step=3, dp_rank=1, stage=0, optype=FORWARD).num_ops == 3
+
+
+def test_missing_ranks_that_sent_a_part_are_not_silent():
+    trace = MADE.make([1, 2])
+    part = rows_where(trace, step=1, dp_rank=1, stage=0) & (trace.optype != FORWARD)
+    whole = rows_where(trace, step=2, dp_rank=1, stage=0)
+    window = impute(lossy_window(MADE, trace.select(~part & ~whole)))
+    assert window.missing_by_step == {1: (1,), 2: (1,)}
+    assert window.silent_by_step == {1: (), 2: (1,)}

@@ -63,11 +63,7 @@ def unpack_pieces(packed: Sequence[PackedInts], size: int) -> Ints:
 
 
 def unpack_ints(packed: PackedInts, size: int) -> Ints:
-    """[size] what was packed.
-
-    Raises:
-        DamagedRows: it is not this many values.
-    """
+    """[size] what was packed; raises DamagedRows if it is not this many values."""
     is_steps, width, *frames = packed
     if width not in range(_MAX_WIDTH + 1) or len(frames) not in (0, 1, width):
         raise DamagedRows("stored numbers have no known form")

@@ -264,11 +264,7 @@ def _joined(arrays: Sequence[NDArray[Any]], dtype: type[np.generic]) -> NDArray[
 
 
 def narrowed(name: str, values: Ints, dtype: type[np.generic]) -> NDArray[Any]:
-    """The values in a type.
-
-    Raises:
-        DamagedRows: they do not fit.
-    """
+    """The values in a type; raises DamagedRows if they do not fit."""
     limits = np.iinfo(np.dtype(dtype))
     if values.size and (values.min() < limits.min or values.max() > limits.max):
         raise DamagedRows(f"stored column {name} holds numbers that no row has")

@@ -17,10 +17,10 @@ from app.ingest.assembly.op_table import OpTable, seconds_in_step
 from app.ingest.assembly.row_encoding import whole_segments
 from app.trace.runs import (
     SHAPE_COLUMNS,
+    ExpandedColumns,
     OpShape,
     RunTrace,
     WorkerRuns,
-    expanded_column,
     joined_runs,
 )
 from app.trace.window import OPTIONAL, S_PER_NS, TABLE_DTYPES, Ints, OpColumns, Trace
@@ -31,30 +31,15 @@ _TIE_COLUMNS = (*OPTIONAL, "mb_id", "mc", "duration_ns", "start_ns")  # the last
 HELD = ("start_ns", "duration_ns", *OPTIONAL)  # columns that repeat from no worker to another
 
 
-class RunTable(OpTable):
-    """A table that holds its runs; each use of an expanded column makes it anew."""
+class RunTable(ExpandedColumns, OpTable):
+    """A table of operations that holds its runs."""
 
     __slots__ = ("runs",)
-    runs: WorkerRuns
-
-    step = expanded_column("step")
-    rank = expanded_column("rank")
-    dp_rank = expanded_column("dp_rank")
-    stage = expanded_column("stage")
-    optype = expanded_column("optype")
-    seq_id = expanded_column("seq_id")
-    mc = expanded_column("mc")
-    mb_id = expanded_column("mb_id")
 
     def __init__(self, runs: WorkerRuns, held: Mapping[str, Ints | None]) -> None:
         """`held` are the `HELD` columns; optional ones may be left out."""
         for name, value in {"runs": runs, **dict.fromkeys(OPTIONAL), **held}.items():
             object.__setattr__(self, name, value)
-
-    @property
-    def num_ops(self) -> int:
-        """Number of rows."""
-        return self.runs.num_rows
 
     @property
     def held(self) -> dict[str, Ints | None]:

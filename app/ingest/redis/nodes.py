@@ -173,11 +173,7 @@ class SlotMap:
         self._doubts[address] = max(self._doubts.values(), default=0) + 1
 
     def primary_of(self, key: str) -> NodeAddress:
-        """Address of the node that holds the key.
-
-        Raises:
-            ClusterDownError: no node does.
-        """
+        """Address of the node that holds the key; raises ClusterDownError if no node does."""
         slot = key_slot(key.encode())
         if slot in self._moved:
             return self._moved[slot]
@@ -482,11 +478,7 @@ class AsyncClusterNodes:
 
 
 def open_nodes(url: str, *, max_connections: int = MAX_CONNECTIONS) -> SingleNode | ClusterNodes:
-    """The servers that a URL names; nothing is connected yet.
-
-    Raises:
-        StartUpFailed: the URL cannot be used.
-    """
+    """The servers that a URL names, not yet connected; raises StartUpFailed if it is unusable."""
     where = parse_queue_url(url)
     if where.kind == "cluster":
         return ClusterNodes(where, max_connections)
@@ -496,11 +488,7 @@ def open_nodes(url: str, *, max_connections: int = MAX_CONNECTIONS) -> SingleNod
 def open_async_nodes(
     url: str, *, max_connections: int = MAX_CONNECTIONS
 ) -> AsyncSingleNode | AsyncClusterNodes:
-    """The servers that a URL names; nothing is connected yet.
-
-    Raises:
-        StartUpFailed: the URL cannot be used.
-    """
+    """The servers that a URL names, not yet connected; raises StartUpFailed if it is unusable."""
     where = parse_queue_url(url)
     if where.kind == "cluster":
         return AsyncClusterNodes(where, max_connections)

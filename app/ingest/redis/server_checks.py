@@ -49,11 +49,7 @@ async def find_weaknesses_async(client: redis.asyncio.Redis) -> tuple[str, ...]:
 
 
 def refuse_weaknesses(weaknesses: Iterable[str], *, allow_lossy: bool) -> None:
-    """Returns if there are none, or if losing batches is allowed.
-
-    Raises:
-        StartUpFailed: with every sentence, in one line.
-    """
+    """Raise StartUpFailed with every sentence, unless losing batches is allowed."""
     if (sentences := list(weaknesses)) and not allow_lossy:
         raise StartUpFailed(f"{'; '.join(sentences)} (or start with --allow-lossy)")
 

@@ -168,11 +168,7 @@ def parse_entry(plain: Body) -> BinaryBatch:
 
 
 def num_ops_of_entry(wire: BinaryBatch) -> int:
-    """How many operations a batch has that could not be decoded.
-
-    Raises:
-        InvalidRequest: even that cannot be said.
-    """
+    """Number of operations of a batch that cannot be decoded; raises InvalidRequest if unknown."""
     return column_length("step", wire.columns.step)
 
 

@@ -152,11 +152,7 @@ _GROUP_CACHE = GroupCache()
 
 
 def groups_from_binary(raw: msgspec.Raw) -> GroupRows | None:
-    """The `collectives` of a msgpack batch; None where it has none.
-
-    Raises:
-        PacelineError: they do not fit the format, or are too many.
-    """
+    """The `collectives` of a msgpack batch, None if it has none; raises PacelineError if wrong."""
     if bytes(memoryview(raw)) == b"\xc0":
         return None
     wire = _decoded(_BINARY, raw)

@@ -51,11 +51,7 @@ class ScratchFile:
 
 @contextmanager
 def _disk_errors(folder: Path | None) -> Iterator[None]:
-    """Raise disk errors of the block as one line that names the folder.
-
-    Raises:
-        InvalidRequest: the disk is full, or the folder cannot be written to.
-    """
+    """Raise disk errors of the block as InvalidRequest, one line that names the folder."""
     try:
         yield
     except OSError as error:

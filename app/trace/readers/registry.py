@@ -55,11 +55,7 @@ FORMATS: dict[str, Format] = {
 
 
 def format_named(name: str) -> Format:
-    """The format of this name.
-
-    Raises:
-        InvalidRequest: no format has this name.
-    """
+    """The format of this name; raises InvalidRequest if no format has this name."""
     if name not in FORMATS:
         known = ", ".join(FORMATS)
         raise InvalidRequest(f"format {name[:40]!r} is not known: name one of {known}")

@@ -115,11 +115,7 @@ class RankProfile:
 
 
 def read(path: Path) -> RankProfile:
-    """The profile in one rank's file.
-
-    Raises:
-        InvalidTrace: the file cannot be read, or shows no training on GPUs.
-    """
+    """The profile in one rank's file; raises InvalidTrace if it has no training on GPUs."""
     file = ProfileFile(path)
     kernels, launches = file.kernels, file.launches
     _refuse_other_profiles(file, kernels)

@@ -96,11 +96,7 @@ def read_json(body: bytes | bytearray, wanted: NameWanted) -> list[SentSpans]:
 
 
 def sent_of(resource: ResourceSpans, wanted: NameWanted, most: int = MAX_SPANS) -> SentSpans:
-    """The spans of one resource.
-
-    Raises:
-        TooLarge: it has too many spans.
-    """
+    """The spans of one resource; raises TooLarge if it has too many spans."""
     spans = [span for scope in resource.scope_spans or () for span in scope.spans or ()]
     if len(spans) > most:
         raise TooLarge(f"more than {MAX_SPANS:,} spans in one message: split it")

@@ -48,11 +48,7 @@ ResourceInFile = tuple[str, SentSpans]  # the place in the file, and the spans o
 
 
 def spans_in_file(path: Path, wanted: NameWanted) -> Iterator[ResourceInFile]:
-    """The spans of a file, gzipped or not, resource by resource.
-
-    Raises:
-        InvalidTrace: the file cannot be read or parsed.
-    """
+    """A file's spans, by resource; raises InvalidTrace if it cannot be read or parsed."""
     file = _PeekableFile(path)
     try:
         first, visible = file.begins_with()

@@ -69,11 +69,7 @@ class SentSpans:
 def span_of(
     name: str, span_id: str, start_ns: int, end_ns: int, values: Mapping[str, AttributeValue]
 ) -> OtlpSpan:
-    """A span with its attributes.
-
-    Raises:
-        ValueError: an attribute is not valid; the message says why.
-    """
+    """A span with its attributes; raises ValueError, which says why, if one is not valid."""
     if not span_id:
         raise ValueError("it has no spanId")
     if not 0 < start_ns <= end_ns:
@@ -183,11 +179,7 @@ class OtlpSender:
 
 
 def sender_of(attributes: Mapping[str, AttributeValue]) -> OtlpSender:
-    """Job, run and rank in a resource's attributes.
-
-    Raises:
-        InvalidRequest: one is not valid; the message names it.
-    """
+    """Job, run and rank in a resource's attributes; raises InvalidRequest with the invalid one."""
     instance = _INSTANCE.fullmatch(_text(attributes, ("service.instance.id",)) or "")
     rank = _number(attributes, _RANK_KEYS)
     run_key = _text(attributes, _RUN_KEYS[:2])

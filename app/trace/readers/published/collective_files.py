@@ -49,11 +49,7 @@ def usual_path(trace_path: Path) -> Path:
 
 
 def beside(trace_path: Path, steps: Sequence[int]) -> Collectives | None:
-    """The collectives of these steps, None if there are none or there is no file.
-
-    Raises:
-        InvalidTrace: the file has another format.
-    """
+    """The steps' collectives, None without any; raises InvalidTrace if they are not readable."""
     path = usual_path(trace_path)
     if not path.is_file():
         return None

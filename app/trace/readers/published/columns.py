@@ -25,11 +25,7 @@ CodedNames = tuple[list[str], NDArray[Any]]
 
 
 def hosts_of(path: Path, coded_names: CodedNames, trace: Trace) -> HostsOfWorkers:
-    """Host by (dp rank, stage); rows without a host name are ignored.
-
-    Raises:
-        InvalidTrace: one worker is on two hosts.
-    """
+    """Host by (dp rank, stage), if named; raises InvalidTrace if a worker is on two hosts."""
     names, codes = coded_names
     num_stages, num_names = int(trace.stage.max()) + 1, max(len(names), 1)
     worker = trace.dp_rank.astype(np.int64) * num_stages + trace.stage
@@ -47,11 +43,7 @@ def hosts_of(path: Path, coded_names: CodedNames, trace: Trace) -> HostsOfWorker
 
 
 def coded_names(path: Path, column: Any) -> CodedNames:
-    """The distinct names, and [rows] the index of the row's name, -1 for none.
-
-    Raises:
-        InvalidTrace: the column is not of text.
-    """
+    """The distinct names, and [rows] the index of each row's, -1 for none; raises InvalidTrace."""
     try:
         encoded = pc.cast(column, pa.string()).combine_chunks().dictionary_encode()
         if isinstance(encoded, pa.ChunkedArray):
@@ -141,21 +133,13 @@ def load(
 
 
 def names(path: Path) -> list[str]:
-    """Names of the columns that `pieces` reads of the file.
-
-    Raises:
-        InvalidTrace: the file cannot be read, or a column is missing.
-    """
+    """Names of the columns that `pieces` reads; raises InvalidTrace if one is missing."""
     with _translated(path):
         return _wanted(path, _opened(path), GMC)
 
 
 def pieces(path: Path, op_types: OpTypes = BUILT_IN) -> Iterator[TracePiece]:
-    """The rows of `load`, in pieces of bounded size.
-
-    Raises:
-        InvalidTrace: as with `load`.
-    """
+    """The rows of `load`, in pieces of bounded size; raises InvalidTrace as it does."""
     first = 0
     with _translated(path):
         file = _opened(path, pre_buffer=False, buffer_size=_BUFFER_BYTES)

@@ -48,11 +48,7 @@ def trace_name(trace_path: Path) -> str:
 
 
 def load(path: Path) -> TraceMeta:
-    """The meta file's content.
-
-    Raises:
-        InvalidTrace: the file cannot be read, or a size is missing or wrong.
-    """
+    """The meta file's content; raises InvalidTrace if it or a size in it is missing or wrong."""
     content = _parsed(path)
     sizes = {name: _size(path, name, content.get(name, _USUAL.get(name))) for name in _SIZES}
     try:
