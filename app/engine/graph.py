@@ -17,6 +17,7 @@ from itertools import chain
 import numpy as np
 from numpy.typing import NDArray
 
+from app.engine.grid import Grid
 from app.engine.kernels import kernel
 from app.engine.rules.overlap import Milestones
 from app.engine.rules.pipeline import edges_and_groups
@@ -178,7 +179,9 @@ class StepGraph:
     """Dependencies in compressed sparse row form.
 
     Rows are the template's operations, and after them milestones: row `num_ops + m` ends when the
-    share `milestone_share[m]` of operation `milestone_of[m]` has run. Unit u has the rows
+    share `milestone_share[m]` of operation `milestone_of[m]` has run, as lane `milestone_lane[m]`
+    recorded it. Where the share is 0 or less it is no moment of the operation, but part of a
+    `Resumption`, and its lane is -1. Unit u has the rows
     `unit_ops[unit_ptr[u] : unit_ptr[u + 1]]`; every row that they wait for is in a unit of
     smaller number. Row v waits for `preds[pred_ptr[v] : pred_ptr[v + 1]]`.
 
@@ -195,6 +198,7 @@ class StepGraph:
     is_last: NDArray[np.bool_]  # the step ends with the latest of these
     milestone_of: Ints
     milestone_share: Floats
+    milestone_lane: Ints
 
     @property
     def num_rows(self) -> int:
@@ -213,14 +217,15 @@ class StepGraph:
         return RowSlots(*_allot(self.unit_ptr, self.unit_ops, self.pred_ptr, self.preds))
 
 
-def build_graph(template: Template) -> StepGraph:
-    """The graph of one replica's step.
+def build_graph(grid: Grid) -> StepGraph:
+    """The graph of one replica's step in the grid.
 
     Raises:
         InvalidTrace: operations wait in a circle, or sends and recvs do not pair.
     """
+    template = grid.template
     milestones = Milestones(template.num_ops)
-    edges, groups = edges_and_groups(template, milestones)
+    edges, groups = edges_and_groups(grid, milestones)
     num_rows = template.num_ops + len(milestones.of_op)
     pred_ptr, preds = _predecessors(edges, milestones, num_rows)
     units = in_topological_order(groups, num_rows, pred_ptr, preds)
@@ -237,6 +242,70 @@ def build_graph(template: Template) -> StepGraph:
         is_last=_last_ops(template, num_rows),
         milestone_of=of_op,
         milestone_share=np.asarray(milestones.share, np.float64),
+        milestone_lane=np.asarray(milestones.lane, np.int64),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Resumption:
+    """Operation `op` waits for the end of `awaited` when a `share` of its own time has passed.
+
+    `launches` are the milestones (positions) inside the operation that come after that.
+    """
+
+    op: int
+    awaited: int
+    share: float
+    launches: tuple[int, ...]
+
+
+def with_resumptions(
+    graph: StepGraph, template: Template, resumptions: list[Resumption]
+) -> StepGraph:
+    """The graph with waits in the middle of operations; without them if they make a circle.
+
+    What is left of an operation after a wait follows its end, so the operation ends no earlier than
+    the end of `awaited` plus the other share of its own time. A row of the negative share, which
+    the operation waits for, says the same: it ends that long before, and the operation's time is
+    added to it.
+    """
+    num_rows = graph.num_rows
+    after = np.repeat(np.arange(num_rows), np.diff(graph.pred_ptr)).tolist()
+    edges = list(zip(graph.preds.tolist(), after, strict=True))
+    of_op, share = graph.milestone_of.tolist(), graph.milestone_share.tolist()
+    for resumption in resumptions:
+        row = graph.num_ops + len(of_op)
+        of_op.append(resumption.op)
+        share.append(-resumption.share)
+        edges += [(resumption.awaited, row), (row, resumption.op)]
+        edges += [(row, graph.num_ops + launch) for launch in resumption.launches]
+    for op in {resumption.op for resumption in resumptions}:
+        if graph.pred_ptr[op] == graph.pred_ptr[op + 1]:
+            # It begins with the step at the earliest: a row of no time that waits for nothing.
+            edges.append((graph.num_ops + len(of_op), op))
+            of_op.append(op)
+            share.append(0.0)
+    num_rows = graph.num_ops + len(of_op)
+    pred_ptr, preds = _predecessors(edges, Milestones(num_rows), num_rows)
+    several = np.flatnonzero(np.diff(graph.unit_ptr) > 1)
+    groups = [
+        graph.unit_ops[graph.unit_ptr[unit] : graph.unit_ptr[unit + 1]].tolist() for unit in several
+    ]
+    units = in_topological_order(groups, num_rows, pred_ptr, preds)
+    if units.unplaced.size:
+        return graph
+    milestone_of = np.asarray(of_op, np.int64)
+    return StepGraph(
+        num_ops=graph.num_ops,
+        unit_ptr=units.unit_ptr,
+        unit_ops=units.unit_ops,
+        meets=_meets(template, milestone_of)[units.unit_ops[units.unit_ptr[:-1]]],
+        pred_ptr=pred_ptr,
+        preds=preds,
+        is_last=np.append(graph.is_last, np.zeros(num_rows - graph.num_rows, np.bool_)),
+        milestone_of=milestone_of,
+        milestone_share=np.asarray(share, np.float64),
+        milestone_lane=np.append(graph.milestone_lane, np.full(num_rows - graph.num_rows, -1)),
     )
 
 

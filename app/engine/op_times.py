@@ -87,6 +87,8 @@ def _delays(  # type: ignore[no-untyped-def]
                 before, share = preds[edge], 1.0
                 if before >= num_ops:
                     share = milestone_share[before - num_ops]
+                    if share <= 0.0:  # no moment of an operation, but one that it waits for
+                        continue
                     before = milestone_of[before - num_ops]
                 for lane in range(num_lanes):
                     ready_s = start_s[before, lane] + share * duration_s[before, lane]

@@ -6,6 +6,7 @@ arrivals. Steps whose replicas differ in structure cannot be replayed and are re
 
 from collections import Counter
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import pairwise
 
 import numpy as np
@@ -22,6 +23,7 @@ from app.engine.what_if import Replayer, ReplayGroups, replayer
 from app.errors import InvalidTrace
 from app.trace.imputation import impute
 from app.trace.ops import NUM_CODES
+from app.trace.uneven_counts import uneven_counts
 from app.trace.window import Floats, Ints, SkippedStep, Window
 from app.work_budget import checkpoint
 
@@ -76,7 +78,7 @@ def group_by_structure(window: Window) -> tuple[list[tuple[int, ...]], list[Skip
     The structure of a replica in a step is its set of operations by stage, type, number, and
     chunk where it has one (docs/replay.md, section 7).
     """
-    keys = _Keys(window)
+    keys, uneven = _Keys(window), uneven_counts(window)
     groups: dict[bytes, list[int]] = {}
     refused = []
     for step in window.steps:
@@ -84,11 +86,19 @@ def group_by_structure(window: Window) -> tuple[list[tuple[int, ...]], list[Skip
         in_bytes = [replica.tobytes() for replica in replicas]
         usual = Counter(in_bytes).most_common(1)[0][0]
         other = next((dp for dp, replica in enumerate(in_bytes) if replica != usual), None)
+        if not any(in_bytes):
+            reason = "nothing but annotations such as pauses was recorded, and none is replayed"
+            refused.append(SkippedStep(step, reason))
+            continue
         if other is None:
             groups.setdefault(usual, []).append(step)
+            continue
+        if uneven is not None and step in uneven.steps:
+            difference = uneven.fact
         else:
-            reason = keys.difference(other, replicas[other], np.frombuffer(usual, np.int64))
-            refused.append(SkippedStep(step, reason))
+            difference = keys.difference(other, replicas[other], np.frombuffer(usual, np.int64))
+        reason = f"{difference}: replicas of different structure cannot be replayed together"
+        refused.append(SkippedStep(step, reason))
     return [tuple(steps) for steps in groups.values()], refused
 
 
@@ -124,10 +134,7 @@ class _Keys:
         if not (extra.size or lacking.size):
             return f"dp rank {dp_rank} has an operation more than once"
         named = self._describe(int((lacking if lacking.size else extra)[0]))
-        return (
-            f"dp rank {dp_rank} {words} {named}: replicas of different structure "
-            "cannot be replayed together"
-        )
+        return f"dp rank {dp_rank} {words} {named}"
 
     def _describe(self, key: int) -> str:
         key, chunk = divmod(key, self._num_chunks)
@@ -149,6 +156,22 @@ class WindowReplay(ReplayGroups):
     arrivals: Arrivals | None = None
     held_up: tuple[NDArray[np.int8], ...] = ()
 
+    @cached_property
+    def lacks_waits(self) -> bool:
+        """Whether no collective of several dp ranks was recorded by its members.
+
+        Computations may then contain all waits for a slow rank, and be as long on all ranks.
+        """
+        if self.window.job.parallelism.dp_size == 1:
+            return False
+        if self.arrivals is None:
+            return True
+        occurrences = self.arrivals.occurrences
+        known = [-1 if place.dp_rank is None else place.dp_rank for place in occurrences.places]
+        dp_rank = np.array(known)[occurrences.member_rank]
+        lowest = np.minimum.reduceat(dp_rank, occurrences.first_member)
+        return not (np.maximum.reduceat(dp_rank, occurrences.first_member) > lowest).any()
+
 
 @dataclass(frozen=True, slots=True)
 class _GridDraft:
@@ -163,11 +186,7 @@ MAX_BAD_STEPS = 4
 
 
 def prepare(window: Window) -> WindowReplay:
-    """The window's graphs, transfer durations and ideals.
-
-    Raises:
-        InvalidTrace: no step can be replayed; the message names the operations.
-    """
+    """The window's graphs, transfers and ideals; raises InvalidTrace if no step can be replayed."""
     window = impute(window)
     try:
         drafts = [_draft(window, window.steps)]
@@ -249,7 +268,7 @@ def _draft(window: Window, steps: tuple[int, ...]) -> _GridDraft:
             remaining = tuple(step for step in remaining if step not in still)
             continue
         try:
-            return _GridDraft((grid, build_graph(grid.template)), refused)
+            return _GridDraft((grid, build_graph(grid)), refused)
         except InvalidTrace as error:
             refused += _refusals(remaining[:1], str(error))
             remaining, num_bad = remaining[1:], num_bad + 1

@@ -45,7 +45,8 @@ class Report:
     [steps], and `between_s`, the part of `recorded_s` between steps, which no replay has;
     `optype_step_s` {type: [steps]}; `dp_rank_step_s` [dp, steps], `stage_step_s` [pp, steps],
     `worker_step_s` [dp, pp, steps]: step times with only that type, rank, stage or worker at its
-    recorded durations. `structures` are the steps of each structure.
+    recorded durations. `structures` are the steps of each structure; `lacks_waits` as
+    `WindowReplay` has it.
     """
 
     window: Window
@@ -64,6 +65,7 @@ class Report:
     launch_delay: LaunchDelay
     op_times: OpTimes
     clocks: Clocks
+    lacks_waits: bool = False
 
     @cached_property
     def slowdown(self) -> float:
@@ -113,11 +115,11 @@ class Report:
 
     @property
     def is_low_fidelity(self) -> bool:
-        """Whether the simulation is too far from the record to name culprits.
+        """Whether the simulation is too far from the record to name culprits, or lacks all waits.
 
         Lost operations of present workers count as if their whole time were in doubt.
         """
-        return self.discrepancy + self.lone_share > MAX_DISCREPANCY
+        return self.lacks_waits or self.discrepancy + self.lone_share > MAX_DISCREPANCY
 
     @property
     def lone_share(self) -> float:
@@ -133,11 +135,7 @@ class Report:
 
 
 def analyse(window: Window) -> Report:
-    """Every figure of a window with at least one complete step.
-
-    Raises:
-        InvalidTrace: no step can be replayed; the message names the operations.
-    """
+    """Every figure of a window; raises InvalidTrace, naming operations, if no step is replayed."""
     return analyse_replay(prepare(window))
 
 
@@ -179,6 +177,7 @@ def analyse_replay(replay: WindowReplay) -> Report:
         launch_delay=_launch_delay(replay),
         op_times=op_times(replay),
         clocks=replay.clocks,
+        lacks_waits=replay.lacks_waits,
     )
 
 
@@ -264,6 +263,7 @@ def report_result(report: Report) -> WindowResult:
         stage_share=tuple(report.stage_share),
         stage_compute_s=report.op_times.stages,
         optype_time_s=report.op_times.by_type,
+        wait_coverage=0.0 if report.lacks_waits else None,
         per_step=_per_step(report),
     )
 
@@ -304,14 +304,9 @@ def unmeasured_result(
     *,
     reason: str,
 ) -> WindowResult:
-    """A result of which nothing was measured, replayed or diagnosed.
+    """A result of which nothing was measured, replayed or diagnosed; `reason` is why not.
 
-    Args:
-        window: the window.
-        job: its parallel axes.
-        steps: the steps with operations.
-        skipped: steps left out, and why.
-        reason: why no clocks were measured.
+    `steps` are those with operations, `skipped` those left out, and why.
     """
     return WindowResult(
         schema=RESULT_SCHEMA,

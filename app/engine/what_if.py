@@ -341,7 +341,7 @@ def replayer(grid: Grid, graph: StepGraph | None = None, own_s: Floats | None = 
         InvalidTrace: the operations cannot be replayed.
     """
     template = grid.template
-    graph = graph or build_graph(template)
+    graph = graph or build_graph(grid)
     if own_s is None:
         own_s = own_durations(grid, graph)
     ideal_s = ideal_durations(template, own_s[: template.num_ops])
@@ -400,11 +400,7 @@ class ReplayGroups:
         return self.joined(lambda group: np.full(len(group.steps), group.ideal_s))
 
     def of_step(self, step: int) -> Replayer:
-        """The group that a step belongs to.
-
-        Raises:
-            InvalidRequest: the step is not among those replayed.
-        """
+        """The group that a step belongs to; raises InvalidRequest if it is not replayed."""
         for group in self.groups:
             if step in group.steps:
                 return group

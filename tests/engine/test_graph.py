@@ -14,8 +14,9 @@ class Named:
     """A graph with operations named "optype number@stage"."""
 
     def __init__(self, a_window: Window) -> None:
-        self.template: Template = lay_out(a_window).template
-        self.graph: StepGraph = build_graph(self.template)
+        grid = lay_out(a_window)
+        self.template: Template = grid.template
+        self.graph: StepGraph = build_graph(grid)
 
     def name(self, op: int) -> str:
         return self.template.describe(op).replace(" on stage ", "@")

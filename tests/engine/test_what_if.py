@@ -29,6 +29,7 @@ def graph(units: list[list[int]], preds: list[list[int]], *, meets: tuple[int, .
         is_last=np.arange(num_ops) == num_ops - 1,
         milestone_of=np.empty(0, np.int64),
         milestone_share=np.empty(0),
+        milestone_lane=np.empty(0, np.int64),
     )
 
 

@@ -390,6 +390,27 @@ def _is_frequent(
     return times_late > expected and binomial_tail(times_late, num, expected / num) <= MAX_CHANCE
 
 
+def _waited_once_s(
+    occurrences: Occurrences, lateness: Lateness, waits: RankWaitTimes, member: int
+) -> Floats:
+    """[steps], what the others waited for a member, once where they wait in several occurrences.
+
+    By its own clock: it ends when the member starts. Buckets are queued while others still wait.
+    """
+    of_group, rows, _ = waits.occurrences_of(np.array([member]))
+    late = lateness.is_late[rows] & np.isfinite(occurrences.start_s[rows])
+    until_s, _ = waits.spans_s(of_group[late], rows[late])
+    since_s = until_s - lateness.late_wait_s[of_group[late]]
+    step, num_steps = occurrences.step[of_group[late]], len(occurrences.steps)
+    # Steps far apart, as the waits of each count for themselves.
+    apart_s = 2 * step * np.ptp(np.concatenate([[0.0], since_s, until_s]))
+    since_s, until_s = since_s + apart_s, until_s + apart_s
+    order = np.argsort(since_s, kind="stable")
+    since_s, until_s, step = since_s[order], until_s[order], step[order]
+    since_s[1:] = np.maximum(since_s[1:], np.maximum.accumulate(until_s)[:-1])
+    return np.asarray(np.bincount(step, np.maximum(0.0, until_s - since_s), num_steps))
+
+
 def _verdict(
     occurrences: Occurrences, lateness: Lateness, delays: OwnDelays, member: int, step_s: Floats
 ) -> LateRank:
@@ -420,7 +441,8 @@ def _verdict(
     counts = is_late & np.isfinite(own_s)
     # Medians, so that one long pause makes no culprit.
     delay_s = steps_late * median_of(own_s[counts]) if counts.any() else 0.0
-    wait_s = steps_late * median_of(by_step_s[counts]) if counts.any() else 0.0
+    once_s = by_step_s if by_stays else _waited_once_s(occurrences, lateness, delays.waits, member)
+    wait_s = steps_late * median_of(once_s[counts]) if counts.any() else 0.0
     is_own = (
         not is_held_up
         and delay_s >= MIN_OWN_SHARE * wait_s

@@ -15,17 +15,28 @@ docs/arrivals.md, "Waits inside computations".
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from itertools import pairwise
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from app.engine.arrivals.arrivals import Arrivals
 from app.engine.arrivals.blame import MAX_PEERS, evenly_spaced
+from app.engine.arrivals.echoed_pauses import (
+    NO_SPANS,
+    Spans,
+    echoed_pauses,
+    joined,
+    noted_spans,
+    usual,
+)
+from app.engine.arrivals.resumptions import HiddenWaits, LaneWaits, resumptions_of
 from app.engine.arrivals.waits import WaitIntervals, merged_intervals
+from app.engine.graph import with_resumptions
 from app.engine.grid import Grid
 from app.engine.kernels import in_parallel, kernel
+from app.engine.rules.overlap import are_two_streams
+from app.engine.template import AT_ONCE_S
 from app.engine.what_if import Replayer, ReplayGroups, replayer
 from app.result.figures import EQUAL_TIMES
 from app.trace.collectives import RankPlace
@@ -41,40 +52,37 @@ MIN_GAP_OF_HELD = 0.25
 # Shares of c: the gap left when a computation went on during a wait, and the wait needed.
 FREE_BELOW = 0.1
 MIN_WAIT_OF_FREE = 0.5
+# Share of the longest wait for a rank by which its peers stand still longer than it does, from
+# which their computations may have gone on.
+MIN_IDLE_OF_WAIT = 0.5
+# A computation that a wait held up is longer than usual by this share of the wait at least: a layer
+# or two may be computed before the gather that was asked for is needed.
+MIN_LONGER_OF_WAIT = 0.25
+# Share of the time waited for pauses in such computations, from which they are held up.
+MIN_HELD_IN_TURN = 0.75
+# A pause is beyond noise: so many times what the shortest of a worker's computations is below its
+# usual one, which fewer steps do not show.
+MIN_SPREADS_IN_TURN = 6.0
+MIN_STEPS_IN_TURN = 5
+# Change of the gap by that of the wait, of a computation that went on: halfway between 0 (held up)
+# and -1 (all of the wait was used).
+MAX_SLOPE_OF_FREE = -0.5
+# Of a launch within its computation; 0 and less mean another thing (graph.py).
+_LEAST_SHARE = 1e-12
 # Fewer steps do not prove that a rank is late beyond chance.
 MIN_STEPS = 3
-
-
-@dataclass(frozen=True, slots=True)
-class _Intervals:
-    """Waits of every worker in every lane, ascending by start.
-
-    Cell `stage * lanes + lane` has the intervals `ptr[cell]` to `ptr[cell + 1]`; `is_stay`
-    [intervals] marks intervals from arrivals, which count in held-up operations only.
-    """
-
-    ptr: Ints
-    start_s: Floats
-    end_s: Floats
-    is_stay: NDArray[np.bool_]
 
 
 def without_waits(
     replay: ReplayGroups, arrivals: Arrivals | None
 ) -> tuple[tuple[Replayer, ...], tuple[NDArray[np.int8], ...]]:
     """The groups with waits taken out of their computations, and `WindowReplay.held_up`."""
-    late = [] if arrivals is None or len(replay.steps) < MIN_STEPS else _late_workers(arrivals)
-    are_recorded = replay.window.trace.rows_of_type(WAIT_CODE).size > 0
-    if not late and not are_recorded:
-        return replay.groups, ()
-    held_up = tuple(_held_up_by(group, late) for group in replay.groups)
-    if not are_recorded and not any((of_ops > 0).any() for of_ops in held_up):
-        return replay.groups, held_up
-    groups = tuple(
-        _without_hidden_waits(replay.window, group, of_ops > 0)
-        for group, of_ops in zip(replay.groups, held_up, strict=True)
-    )
-    return groups, held_up
+    is_known = arrivals is not None and len(replay.steps) >= MIN_STEPS
+    late = _late_workers(arrivals) if arrivals is not None and is_known else []
+    parts = [_without_hidden_waits(replay.window, group, late, is_known) for group in replay.groups]
+    has_waits = replay.window.trace.rows_of_type(WAIT_CODE).size > 0
+    held_up = tuple(held for _, held in parts) if late or has_waits else ()
+    return tuple(group for group, _ in parts), held_up
 
 
 def _late_workers(arrivals: Arrivals) -> list[RankPlace]:
@@ -85,44 +93,107 @@ def _late_workers(arrivals: Arrivals) -> list[RankPlace]:
     ]
 
 
-def _without_hidden_waits(window: Window, group: Replayer, held: NDArray[np.bool_]) -> Replayer:
-    template, grid = group.template, group.grid
-    intervals = _sorted(grid, _client_waits(window, grid), _arrival_waits(grid, held))
-    if not intervals.start_s.size:
-        return group
-    hidden_s = np.zeros(grid.start_s.shape)
+def _without_hidden_waits(
+    window: Window, group: Replayer, late: list[RankPlace], is_known: bool
+) -> tuple[Replayer, NDArray[np.int8]]:
+    """The group without waits, and [ops] as in `WindowReplay.held_up`."""
+    grid, template = group.grid, group.template
     kinds = template.op_types.flags(lambda spec: spec.kind is OpKind.COMPUTE)
-    rows = np.flatnonzero(kinds[template.optype])
-    bounds = np.searchsorted(template.stage[rows], np.arange(group.pp_size + 1))
-    in_parallel(
-        rows.size * grid.start_s.shape[1],
-        group.pp_size,
-        lambda first, end: _overlap(
-            rows, bounds, held, grid.start_s, grid.duration_s, intervals.ptr, intervals.start_s,
-            intervals.end_s, intervals.is_stay, first, end, hidden_s,
-        ),
-    )  # fmt: skip
-    own_share = 1.0 - hidden_s.sum() / grid.duration_s[rows].sum() if hidden_s.any() else 1.0
+    computes = np.flatnonzero(kinds[template.optype])
+    spans = noted_spans(window, grid, "wait")
+    held = np.zeros(template.num_ops, np.bool_)
+    waits = _sorted(grid, spans, NO_SPANS, computes, held)
+    held_up = _held_up_by(group, late, waits)
+    held = held_up > 0
+    free = computes[~held[computes]]
+    own_s = grid.duration_s - _overlap_s(grid, waits)
+    in_turn, of_arrivals = NO_SPANS, _arrival_waits(grid, held)
+    if is_known and grid.num_steps >= MIN_STEPS_IN_TURN:
+        in_turn = _waits_in_turn(grid, free[held_up[free] == 0], own_s)
+        waits = _sorted(grid, joined(spans, in_turn), NO_SPANS, computes, held)
+        own_s = grid.duration_s - _overlap_s(grid, waits)
+    in_turn = joined(in_turn, echoed_pauses(window, grid, free, own_s))
+    if in_turn[0].size or of_arrivals[0].size:
+        waits = _sorted(grid, joined(spans, in_turn), of_arrivals, computes, held)
+    if not waits.start_s.size:
+        return group, held_up
+    hidden_s = _overlap_s(grid, waits)
+    own_share = 1.0 - hidden_s.sum() / grid.duration_s[computes].sum() if hidden_s.any() else 1.0
     # Without any computation a step would take no time.
     is_shorter = EQUAL_TIMES < own_share < 1.0
-    return _shortened(group, hidden_s, held, intervals) if is_shorter else group
+    return _shortened(group, hidden_s, waits) if is_shorter else group, held_up
 
 
-Spans = tuple[Ints, Floats, Floats]  # cells, starts, ends
+def _waits_in_turn(grid: Grid, computes: Ints, own_s: Floats) -> Spans:
+    """Waits for a rank that paused, in computations that it held up.
+
+    A pause of one rank makes all others wait once. Where one of the collectives that end in a
+    computation was waited for longer than usual, and the computation is longer than usual as well,
+    the wait held it up; where it is as long as usual, it went on. A part of the wait may have been
+    computed through, so it is as long as the computation is longer, up to the collective's end.
+    `MIN_HELD_IN_TURN` of the time that an op type's operations on a stage waited decide.
+
+    Args:
+        grid: the recorded times.
+        computes: computations, as rows.
+        own_s: [ops, lanes], recorded durations without the client's waits.
+    """
+    template, num_lanes = grid.template, grid.start_s.shape[1]
+    spans: Spans = NO_SPANS
+    for stage in range(template.parallelism.pp_size if template.parallelism.dp_size > 1 else 0):
+        here = computes[template.stage[computes] == stage]
+        collectives = _collectives(grid, np.array([stage]))
+        at = np.searchsorted(template.start_s[here], template.start_s[collectives]) - 1
+        begun_in = {
+            row: [int(op) for op in here[max(0, first) : first + 2]]
+            for row, first in zip(collectives, at.tolist(), strict=True)
+            if first >= 0 and template.end_s[here[first]] > template.start_s[row]
+        }
+        waited_s = {op: np.zeros(num_lanes) for ops in begun_in.values() for op in ops}
+        until_s = {op: np.zeros(num_lanes) for op in waited_s}
+        for row, ops in begun_in.items():
+            stay_s = grid.duration_s[row].reshape(-1, grid.num_steps)
+            ended_s, late_s = grid.start_s[row] + grid.duration_s[row], stay_s - stay_s.min(axis=0)
+            late_s = (late_s - usual(late_s)).ravel()
+            for op in ops:
+                done_s = grid.start_s[op] + grid.duration_s[op]
+                is_inside = (ended_s > grid.start_s[op]) & (ended_s <= done_s + AT_ONCE_S)
+                is_longest = is_inside & (late_s > waited_s[op])
+                waited_s[op][is_longest] = late_s[is_longest]
+                until_s[op][is_longest] = ended_s[is_longest]
+        for code in dict.fromkeys(template.optype[list(waited_s)].tolist()):
+            ops = [op for op in waited_s if template.optype[op] == code]
+            of_type = own_s[ops].reshape(len(ops), -1, grid.num_steps)
+            usual_s = usual(of_type)
+            longer_s = (of_type - usual_s).reshape(len(ops), -1)
+            late_s = np.array([waited_s[op] for op in ops])
+            spread_s = float((usual_s[..., 0] - of_type.min(axis=2)).mean())
+            least_s = np.maximum(MIN_WAIT_OF_HELD * usual_s, MIN_SPREADS_IN_TURN * spread_s)
+            late_s[late_s <= np.broadcast_to(least_s, of_type.shape).reshape(late_s.shape)] = 0.0
+            is_held = longer_s > MIN_LONGER_OF_WAIT * late_s
+            if late_s[is_held].sum() <= MIN_HELD_IN_TURN * late_s.sum():
+                continue
+            chosen = np.nonzero((late_s > 0) & is_held)
+            ends_s = np.array([until_s[op] for op in ops])[chosen]
+            begins_s = ends_s - np.minimum(longer_s, late_s)[chosen]
+            spans = joined(spans, (stage * num_lanes + chosen[1], begins_s, ends_s))
+    return spans
 
 
-def _client_waits(window: Window, grid: Grid) -> Spans:
-    """The `wait` spans of the grid's steps, by its clock."""
-    num_lanes, steps = grid.start_s.shape[1], np.asarray(grid.steps)
-    waits = window.trace.select(window.trace.rows_of_type(WAIT_CODE))
-    waits = waits.select(np.isin(waits.step, steps))
-    at = np.searchsorted(steps, waits.step)
-    stage = waits.stage.astype(np.int64)
-    lane = waits.dp_rank.astype(np.int64) * grid.num_steps + at
-    start_s = waits.start_s.copy()
-    if grid.shift_s is not None:
-        start_s += grid.shift_s[stage, lane]
-    return stage * num_lanes + lane, start_s, start_s + waits.duration_s
+def _overlap_s(grid: Grid, waits: HiddenWaits) -> Floats:
+    """[ops, lanes], seconds of waits in computations."""
+    template, hidden_s = grid.template, np.zeros(grid.start_s.shape)
+    pp_size, rows = template.parallelism.pp_size, waits.computes
+    bounds = np.searchsorted(template.stage[rows], np.arange(pp_size + 1))
+    in_parallel(
+        rows.size * grid.start_s.shape[1],
+        pp_size,
+        lambda first, end: _overlap(
+            rows, bounds, waits.held, grid.start_s, grid.duration_s, waits.ptr, waits.start_s,
+            waits.end_s, waits.is_stay, first, end, hidden_s,
+        ),
+    )  # fmt: skip
+    return hidden_s
 
 
 def recorded_waits(
@@ -132,7 +203,7 @@ def recorded_waits(
 
     On the clock of `Waits`, where `offset_s` is `Waits.offsets_s`.
     """
-    cell, start_s, end_s = _client_waits(window, grid)
+    cell, start_s, end_s = noted_spans(window, grid, "wait")
     (dp_rank, stage), num_steps = worker, grid.num_steps
     position = cell - (stage * grid.start_s.shape[1] + dp_rank * num_steps)
     of_worker = (position >= 0) & (position < num_steps)
@@ -164,9 +235,10 @@ def _collectives(grid: Grid, stages: Ints) -> list[int]:
     return list(np.flatnonzero(chosen).tolist())
 
 
-def _sorted(grid: Grid, of_client: Spans, of_arrivals: Spans) -> _Intervals:
-    spans = zip(of_client, of_arrivals, strict=True)
-    cell, start_s, end_s = (np.concatenate(columns) for columns in spans)
+def _sorted(
+    grid: Grid, of_client: Spans, of_arrivals: Spans, computes: Ints, held: NDArray[np.bool_]
+) -> HiddenWaits:
+    cell, start_s, end_s = joined(of_client, of_arrivals)
     is_stay = np.arange(cell.size) >= of_client[0].size
     num_cells = grid.template.parallelism.pp_size * grid.start_s.shape[1]
     keep = end_s > start_s
@@ -180,34 +252,82 @@ def _sorted(grid: Grid, of_client: Spans, of_arrivals: Spans) -> _Intervals:
     is_behind[cell[1:][(cell[1:] == cell[:-1]) & (began_s[1:] < began_s[:-1])]] = True
     behind = np.flatnonzero(is_behind[cell])
     order[behind] = order[behind[np.lexsort((began_s[behind], cell[behind]))]]
-    return _Intervals(ptr, start_s[order], end_s[order], is_stay[order])
+    stages = np.arange(grid.template.parallelism.pp_size)
+    meet = np.array(_collectives(grid, stages), np.int64)
+    return HiddenWaits(ptr, start_s[order], end_s[order], is_stay[order], held, computes, meet)
 
 
-def _held_up_by(group: Replayer, late: list[RankPlace]) -> NDArray[np.int8]:
+def _held_up_by(group: Replayer, late: list[RankPlace], waits: HiddenWaits) -> NDArray[np.int8]:
     """[ops], 1 if waiting collectives hold the computation up, -1 if not, 0 if unknown.
 
-    One late rank that shows 1 is enough.
+    One late rank that shows 1 is enough. `waits` are those that the client recorded.
     """
     template = group.template
     held_up = np.zeros(template.num_ops, np.int8)
     for place in late:
         if place.dp_rank is None or place.stage is None or group.dp_size < 2:
             continue
-        for code, vote in _votes(group.grid, place.dp_rank, place.stage).items():
+        votes, shares, longest_s = _votes(group.grid, place.dp_rank, place.stage, waits)
+        longer_s = _idle_longer_s(group.grid, place.dp_rank, place.stage, waits)
+        least = -1 if longer_s >= MIN_IDLE_OF_WAIT * longest_s else 0
+        for code, vote in votes.items():
             ops = (template.optype == code) & (template.stage == place.stage)
-            held_up[ops] = np.where(held_up[ops] > 0, 1, np.sign(vote))
+            went_on = vote == 0 and _computed_on(np.array(shares[code]))
+            verdict = max(least, -1 if went_on else np.sign(vote))
+            held_up[ops] = np.where(held_up[ops] > 0, 1, verdict)
     return held_up
 
 
-def _votes(grid: Grid, late_dp: int, stage: int) -> dict[int, int]:
-    """By op type, pairs of collectives that show that it is held up, minus pairs that show not."""
-    votes: dict[int, int] = {}
-    for before, row in pairwise(_collectives(grid, np.array([stage]))):
-        inside = _computation_around(grid, row, stage, late_dp)
-        if inside is None:
+def _idle_longer_s(grid: Grid, late_dp: int, stage: int, waits: HiddenWaits) -> float:
+    """By how much the median peer is longer outside of computations and in recorded waits.
+
+    Than the late rank, mean seconds a step. Peers that go on while they wait for it stand still
+    later, for as long as it was late in the end; held up, they compute for as long as it does.
+    """
+    computes = np.array(grid.template.computes[stage], np.int64)
+    busy_s = (grid.duration_s[computes] - _overlap_s(grid, waits)[computes]).sum(axis=0)
+    earliest_s, latest_s = grid.spans_s
+    idle_s = (latest_s - earliest_s - busy_s.reshape(-1, grid.num_steps)).mean(axis=1)
+    return float(np.median(np.delete(idle_s, late_dp)) - idle_s[late_dp])
+
+
+Shares = list[tuple[float, float]]  # wait and gap, over the late rank's gap
+
+
+def _votes(
+    grid: Grid, late_dp: int, stage: int, waits: HiddenWaits
+) -> tuple[dict[int, float], dict[int, Shares], float]:
+    """By op type, pairs of collectives that show that it is held up, minus pairs that show not.
+
+    Each weighs as much as the late rank has to do in it. And the pairs between which a gap is left,
+    and the longest wait in one, in seconds.
+    """
+    votes: dict[int, float] = {}
+    shares: dict[int, Shares] = {}
+    longest_s = 0.0
+    peers = np.delete(np.arange(grid.template.parallelism.dp_size), late_dp)
+    ranks = np.append(peers[evenly_spaced(peers.size, MAX_PEERS)], late_dp)
+    collectives = _collectives(grid, np.array([stage]))
+    start_s, end_s = _worked_s(grid, waits, stage, ranks, collectives)
+    apart, of_stream = are_two_streams(grid.template, stage), dict[int, int]()
+    for at, row in enumerate(collectives):
+        stream = int(grid.template.optype[row]) if apart else 0
+        before, of_stream[stream] = of_stream.get(stream, -1), at
+        if before < 0:
             continue
-        gap_s, waited_s, own_s = _gap_and_wait(grid, before, row, late_dp)
-        if own_s <= 0:
+        inside, until_s = _computation_around(grid, row, stage, late_dp), start_s[at]
+        if inside is None:
+            # The next one was queued beyond the computation, whose end tells as much.
+            inside = _computation_around(grid, collectives[before], stage, late_dp)
+            if inside is None:
+                continue
+            [until_s] = _worked_s(grid, waits, stage, ranks, [inside])[1]
+        stay_s = grid.duration_s[collectives[before]].reshape(-1, grid.num_steps)
+        stays_s = (end_s[before] - start_s[before] - stay_s.min(axis=0))[:-1]
+        waited_s = float(np.median(np.maximum(0.0, stays_s)))
+        gaps_s = until_s - end_s[before]
+        gap_s, own_s = (max(0.0, float(np.median(of))) for of in (gaps_s[:-1], gaps_s[-1]))
+        if own_s <= AT_ONCE_S:  # the late rank had queued it
             continue
         code, vote = int(grid.template.optype[inside]), 0
         if waited_s >= MIN_WAIT_OF_FREE * own_s and gap_s < FREE_BELOW * own_s:
@@ -218,25 +338,40 @@ def _votes(grid: Grid, late_dp: int, stage: int) -> dict[int, int]:
             and gap_s + waited_s > HELD_UP_ABOVE * own_s
         ):
             vote = 1
-        votes[code] = votes.get(code, 0) + vote
-    return votes
+        longest_s = max(longest_s, waited_s)
+        votes[code] = votes.get(code, 0.0) + vote * own_s
+        of_pairs = shares.setdefault(code, [])
+        if gap_s > 0:
+            of_pairs.append((waited_s / own_s, gap_s / own_s))
+    return votes, shares, longest_s
 
 
-def _gap_and_wait(grid: Grid, before: int, row: int, late_dp: int) -> tuple[float, float, float]:
-    """Median seconds: gap between two collectives, wait in the first, gap of the late rank."""
-    num_steps = grid.num_steps
-    stay_s = grid.duration_s[before].reshape(-1, num_steps)
-    peers = np.delete(np.arange(stay_s.shape[0]), late_dp)
-    peers = peers[evenly_spaced(peers.size, MAX_PEERS)]
-    ranks = np.append(peers, late_dp)
-    end_s = (grid.start_s[before].reshape(-1, num_steps) + stay_s)[ranks]
-    gap_s = grid.start_s[row].reshape(-1, num_steps)[ranks] - end_s
-    waited_s = stay_s[peers] - stay_s.min(axis=0)
-    return (
-        max(0.0, float(np.median(gap_s[:-1]))),
-        float(np.median(waited_s)),
-        max(0.0, float(np.median(gap_s[-1]))),
-    )
+def _computed_on(shares: Floats) -> bool:
+    """Whether gaps are shorter by as much as waits are longer; [pairs, 2] waits and gaps.
+
+    The work that a held-up rank still has to do after a wait does not depend on the wait.
+    """
+    if not shares.size or np.ptp(shares[:, 0]) < MIN_WAIT_OF_HELD:
+        return False
+    waits, gaps = shares.T
+    apart = waits - waits.mean()
+    return bool((apart * gaps).sum() < MAX_SLOPE_OF_FREE * (apart**2).sum())
+
+
+def _worked_s(
+    grid: Grid, waits: HiddenWaits, stage: int, ranks: Ints, rows: list[int]
+) -> tuple[Floats, Floats]:
+    """[rows, ranks, steps], starts and ends on clocks that stand still in the client's waits."""
+    shape = (len(rows), -1, grid.num_steps)
+    start_s = grid.start_s[rows].reshape(shape)[:, ranks]
+    end_s = start_s + grid.duration_s[rows].reshape(shape)[:, ranks]
+    if waits.start_s.size:
+        for at, rank in enumerate(ranks.tolist()):
+            for step in range(grid.num_steps):
+                client = LaneWaits(grid, waits, stage, rank * grid.num_steps + step).recorded
+                for times_s in (start_s, end_s):
+                    times_s[:, at, step] -= client.until(times_s[:, at, step])
+    return start_s, end_s
 
 
 def _computation_around(grid: Grid, row: int, stage: int, late_dp: int) -> int | None:
@@ -252,40 +387,26 @@ def _computation_around(grid: Grid, row: int, stage: int, late_dp: int) -> int |
     return int(computes[running][-1]) if running.any() else None
 
 
-def _shortened(
-    group: Replayer, hidden_s: Floats, held: NDArray[np.bool_], intervals: _Intervals
-) -> Replayer:
-    """The group with computations shortened to their own time, and their milestones moved."""
-    graph, num_ops = group.graph, group.template.num_ops
-    own_s = group.durations.recorded_s
-    share = graph.milestone_share.copy()
-    for number, op in enumerate(graph.milestone_of.tolist()):
-        share[number] = _own_share(group.grid, op, float(share[number]), held, intervals)
-    own_s[:num_ops] = np.maximum(0.0, own_s[:num_ops] - hidden_s)
-    own_s[num_ops:] = own_s[graph.milestone_of] * share[:, None]
-    return replayer(group.grid, replace(graph, milestone_share=share), own_s)
+def _shortened(group: Replayer, hidden_s: Floats, waits: HiddenWaits) -> Replayer:
+    """The group with computations shortened to their own time, and their milestones moved.
 
-
-def _own_share(
-    grid: Grid, op: int, share: float, held: NDArray[np.bool_], intervals: _Intervals
-) -> float:
-    """Share of an operation's own time that had passed at a share of its recorded time.
-
-    In the step and dp rank of the template, where milestones are read.
+    They go on after what they waited for.
     """
-    num_lanes, template = grid.start_s.shape[1], grid.template
-    lane = template.dp_rank * len(grid.steps) + template.step_at
-    start_s, took_s = float(grid.start_s[op, lane]), float(grid.duration_s[op, lane])
-    cell = int(template.stage[op]) * num_lanes + lane
-    of_cell = slice(int(intervals.ptr[cell]), int(intervals.ptr[cell + 1]))
-    counts = ~intervals.is_stay[of_cell] | held[op]
-    waiting = merged_intervals(intervals.start_s[of_cell][counts], intervals.end_s[of_cell][counts])
-    moments_s = start_s + took_s * np.array([0.0, share, 1.0])
-    began_s, then_s, ended_s = waiting.until(moments_s).tolist()
-    own_s = took_s - (ended_s - began_s)
-    if own_s <= 0:
-        return share
-    return float(np.clip((share * took_s - (then_s - began_s)) / own_s, 0.0, 1.0))
+    grid, graph, num_ops = group.grid, group.graph, group.template.num_ops
+    template, share, of_op = group.template, graph.milestone_share.copy(), graph.milestone_of
+    lane = graph.milestone_lane
+    launch_s = grid.start_s[of_op, lane] + share * grid.duration_s[of_op, lane]
+    places, of_place = np.unique([template.stage[of_op], lane], axis=1, return_inverse=True)
+    for number, (stage, of_lane) in enumerate(places.T.tolist()):
+        inside = np.flatnonzero(of_place == number)
+        own = LaneWaits(grid, waits, stage, of_lane).own_share(of_op[inside], launch_s[inside])
+        share[inside] = np.where(np.isnan(own), share[inside], np.maximum(own, _LEAST_SHARE))
+    graph = replace(graph, milestone_share=share)
+    graph = with_resumptions(graph, template, resumptions_of(grid, graph, waits, launch_s))
+    own_s = group.durations.recorded_s[:num_ops]
+    np.maximum(0.0, own_s - hidden_s, out=own_s)
+    milestones_s = own_s[graph.milestone_of] * graph.milestone_share[:, None]
+    return replayer(grid, graph, np.concatenate([own_s, milestones_s]))
 
 
 @kernel

@@ -237,6 +237,8 @@ class RankWaitTimes:
         cell = np.repeat(of_member[members], np.diff(bounds)) * num_steps
         cell += self.occurrences.step[occurrence]
         np.minimum.at(first_s, cell, np.where(is_known, start_s, np.inf))
+        for replayer in self.groups:
+            self._begin_with_operations(replayer, places, first_s.reshape(-1, num_steps))
         end_s -= self.lateness.transfer_s[occurrence]
         start_s, end_s = (np.where(is_known, times_s, 0.0) for times_s in (start_s, end_s))
         spans = [
@@ -251,6 +253,19 @@ class RankWaitTimes:
             spans += _receives(replayer, places, self.offsets_s(replayer), self._transfers_s)
         first_s = np.where(np.isfinite(first_s), first_s, np.nan)
         return *_beside(spans, places.size), first_s.reshape(-1, num_steps)
+
+    def _begin_with_operations(self, replayer: Replayer, places: Ints, first_s: Floats) -> None:
+        """Lower `first_s` [places, steps] to the workers' first operations, in recorded order."""
+        template, grid = replayer.template, replayer.grid
+        dp_rank, stage = np.divmod(places, template.parallelism.pp_size)
+        of_workers = np.flatnonzero(dp_rank < template.parallelism.dp_size)
+        # Operations are numbered stage by stage.
+        first_op = np.searchsorted(template.stage, stage[of_workers])
+        lanes = dp_rank[of_workers, None] * grid.num_steps + np.arange(grid.num_steps)
+        start_s = grid.start_s[first_op[:, None], lanes] + self.offsets_s(replayer)
+        steps = np.searchsorted(np.asarray(self.occurrences.steps), replayer.steps)
+        cells = np.ix_(of_workers, steps)
+        first_s[cells] = np.minimum(first_s[cells], start_s)
 
     @cached_property
     def _transfers_s(self) -> ShortestTransfers:

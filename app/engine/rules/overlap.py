@@ -11,13 +11,16 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import accumulate, pairwise
 
+import numpy as np
+
+from app.engine.grid import Grid
 from app.engine.template import AT_ONCE_S, SAME_MOMENT_S, Edge, Template
 from app.trace.ops import Axis
 
 
 @dataclass(slots=True)
 class Milestones:
-    """Vertices that end when a share of an operation has run.
+    """Vertices that end when a share of an operation has run, and the lane that shows the share.
 
     They are numbered after the template's operations and have their operation's predecessors.
     """
@@ -25,11 +28,13 @@ class Milestones:
     num_ops: int
     of_op: list[int] = field(default_factory=list)
     share: list[float] = field(default_factory=list)
+    lane: list[int] = field(default_factory=list)
 
-    def add(self, op: int, share: float) -> int:
+    def add(self, op: int, share: float, lane: int) -> int:
         """The vertex of this moment."""
         self.of_op.append(op)
         self.share.append(share)
+        self.lane.append(lane)
         return self.num_ops + len(self.of_op) - 1
 
 
@@ -53,7 +58,7 @@ def overlap_of(template: Template, stage: int) -> Overlap:
     types = {name for name in GRADIENTS if _gradients_overlap(template, stage, name)}
     if _gathers_overlap(template, stage):
         types.add(GATHER)
-    return Overlap(frozenset(types), _are_two_streams(template, stage))
+    return Overlap(frozenset(types), are_two_streams(template, stage))
 
 
 def _gradients_overlap(template: Template, stage: int, name: str) -> bool:
@@ -84,7 +89,8 @@ def _gathers_overlap(template: Template, stage: int) -> bool:
     )
 
 
-def _are_two_streams(template: Template, stage: int) -> bool:
+def are_two_streams(template: Template, stage: int) -> bool:
+    """Whether gathers and reductions of a stage run beside each other."""
     ops = template.ops(stage, GATHER, GRADIENTS[0])
     return any(
         template.listed.optype[before] != template.listed.optype[after]
@@ -108,14 +114,28 @@ class ConsumerOps:
         return self.ops[position] if position < len(self.ops) else None
 
 
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """What launches an operation: a computation after a share of it, or its end.
+
+    `position` in the compute stream, -1 for none; `share` is None for the end. `lane` shows it.
+    """
+
+    position: int
+    share: float | None
+    lane: int
+
+
 @dataclass(frozen=True)
 class Launches:
     """Launch and use of overlapped operations of one stage; adds to `edges`.
 
-    `before` has the previous operation of each on its stream; the first ones have none.
+    `before` has the previous operation of each on its stream; the first ones have none. `grid` has
+    the recorded times of all lanes.
     """
 
     template: Template
+    grid: Grid
     stage: int
     milestones: Milestones
     edges: list[Edge]
@@ -126,18 +146,51 @@ class Launches:
 
         Returns the position in the compute stream of the launching operation, -1 if none.
         """
-        template, computes, before = self.template, self._computes, self.before.get(op)
+        launch = self._launch(op)
+        if launch.position >= 0:
+            before = self._computes[launch.position]
+            if launch.share is not None:
+                before = self.milestones.add(before, launch.share, launch.lane)
+            self.edges.append((before, op))
+        return launch.position
+
+    def _launch(self, op: int) -> Launch:
+        template, before = self.template, self.before.get(op)
         start_s = template.listed.start_s[op]
-        was_queued = before is not None and start_s <= template.listed.end_s[before] + AT_ONCE_S
-        # The launch time of a queued operation is not known.
-        running = -1 if was_queued else self._running_at(start_s)
-        if running >= 0:
-            self.edges.append((self._moment(computes[running], start_s), op))
-            return running
-        ended = self._last_ended_at(start_s)
-        if ended >= 0:
-            self.edges.append((computes[ended], op))
-        return ended
+        if before is not None and start_s <= template.listed.end_s[before] + AT_ONCE_S:
+            # It was queued: its start does not tell how far the computation had come.
+            lane = _last_unqueued(self.grid, op, before)
+            if lane is None:
+                return Launch(self._last_ended_at(start_s), None, self._lane)
+            launch = self._launch_in(lane, op)
+            share, latest_s = 1.0 if launch.share is None else launch.share, start_s + SAME_MOMENT_S
+            is_late = launch.position >= 0 and self._time_s(launch.position, share) > latest_s
+            # The computation waited, or ranks differ: it was asked for by its start.
+            return self._launch_at_start(start_s) if is_late else launch
+        return self._launch_at_start(start_s)
+
+    def _launch_at_start(self, start_s: float) -> Launch:
+        """The launch of what is not queued at its start in the template's lane."""
+        if (running := self._running_at(start_s)) < 0:
+            return Launch(self._last_ended_at(start_s), None, self._lane)
+        began_s, ended_s = self._time_s(running, 0.0), self._time_s(running, 1.0)
+        return Launch(running, (start_s - began_s) / (ended_s - began_s), self._lane)
+
+    def _launch_in(self, lane: int, op: int) -> Launch:
+        """The launch of an operation in a lane in which it was not queued."""
+        grid, computes = self.grid, self._computes
+        began_s = grid.start_s[computes, lane] - grid.start_s[op, lane]
+        if grid.origin_s is not None:
+            # To the last bit the same, whatever the clock's offset.
+            began_s = np.rint(began_s * 1e9) * 1e-9
+        took_s = grid.duration_s[computes, lane]
+        ends_s = began_s + took_s
+        running = np.flatnonzero((began_s < 0) & (ends_s > SAME_MOMENT_S))
+        alone = [at for at in running.tolist() if self._runs_alone(computes[at])]
+        if alone:
+            return Launch(alone[-1], float(-began_s[alone[-1]] / took_s[alone[-1]]), lane)
+        ended = np.flatnonzero(ends_s <= SAME_MOMENT_S)
+        return Launch(int(ended[-1]) if ended.size else -1, None, lane)
 
     def feed(self, op: int, launched: int, users: ConsumerOps) -> bool:
         """Let the first of `users` after the launch and the end of `op` wait for it, if any."""
@@ -188,9 +241,35 @@ class Launches:
     def _runs_alone(self, op: int) -> bool:
         return self.template.op_types.by_code[self.template.listed.optype[op]].axis is Axis.NONE
 
-    def _moment(self, op: int, time_s: float) -> int:
-        start_s, end_s = self.template.listed.start_s[op], self.template.listed.end_s[op]
-        return self.milestones.add(op, (time_s - start_s) / (end_s - start_s))
+    @cached_property
+    def _lane(self) -> int:
+        """The lane that the template is read from."""
+        return self.template.dp_rank * self.grid.num_steps + self.template.step_at
+
+    def _time_s(self, position: int, share: float) -> float:
+        """When a share of a computation had passed in the template's lane."""
+        listed, op = self.template.listed, self._computes[position]
+        return listed.start_s[op] + share * (listed.end_s[op] - listed.start_s[op])
+
+
+def _last_unqueued(grid: Grid, op: int, before: int) -> int | None:
+    """Of the lanes in which an operation did not wait for the one before, the last arrival's.
+
+    Of the template's step if there is one, else of the first step that has one; None in neither.
+    Members of a collective end together, so that the shortest arrived last.
+    """
+    num_steps = grid.num_steps
+    lanes = np.arange(grid.start_s.shape[1])
+    for among in (lanes[grid.template.step_at :: num_steps], lanes):
+        ends_s = grid.start_s[before, among] + grid.duration_s[before, among]
+        is_free = grid.start_s[op, among] > ends_s + AT_ONCE_S
+        if grid.imputed is not None:
+            is_free &= (grid.imputed[[op, before]][:, among] == 0).all(axis=0)
+        if is_free.any():
+            free = among[is_free]
+            free = free[free % num_steps == (free % num_steps).min()]
+            return int(free[grid.duration_s[op, free].argmin()])
+    return None
 
 
 def parameter_edges(launches: Launches, overlap: Overlap) -> list[Edge]:

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from itertools import chain, pairwise
 from typing import Literal, NoReturn
 
+from app.engine.grid import Grid
 from app.engine.rules.overlap import (
     BACKWARDS,
     GATHER,
@@ -33,9 +34,7 @@ from app.errors import InvalidTrace
 from app.trace.ops import COMPUTE_STREAM, FIRST_USER_CODE, Axis, OpSpec
 
 
-def edges_and_groups(
-    template: Template, milestones: Milestones
-) -> tuple[list[Edge], list[list[int]]]:
+def edges_and_groups(grid: Grid, milestones: Milestones) -> tuple[list[Edge], list[list[int]]]:
     """Edges between the operations of a replica, and operations that meet and end together.
 
     Milestones are added to `milestones`; edges have them as well.
@@ -44,13 +43,14 @@ def edges_and_groups(
         InvalidTrace: a send or recv has no peer.
     """
     edges: list[Edge] = []
+    template = grid.template
     overlaps = [overlap_of(template, stage) for stage in range(template.parallelism.pp_size)]
     for stage, overlap in enumerate(overlaps):
         # Each operation waits for the one before it on its stream.
         streams = in_streams(template, stage, overlap)
         in_order = list(chain.from_iterable(map(pairwise, streams)))
         previous = {op: before for before, op in in_order}
-        launches = Launches(template, stage, milestones, edges, previous)
+        launches = Launches(template, grid, stage, milestones, edges, previous)
         edges += in_order
         edges += first_backward_edges(template, stage)
         edges += parameter_edges(launches, overlap)

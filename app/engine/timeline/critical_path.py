@@ -89,6 +89,14 @@ class _Walk:
             arrival, arrival_dp = self._last_arrival(op, dp_rank)
             met_s = float(self.run.start_s[arrival, arrival_dp])
             before = self.last_before(arrival, arrival_dp, seen)
+            if row != op and self.run.kind != "recorded":
+                # The operation may have waited after this moment as well.
+                before = self.last_before(row, dp_rank, seen)
+                met_s = 0.0 if before is None else self.end_s(before, dp_rank)
+            awaited = None if before is None else self._awaited(before)
+            if awaited is not None:
+                # It waited in its midst: what is left of it follows what it waited for.
+                met_s, before = self.end_s(awaited, arrival_dp), awaited
             gap_s = met_s - (0.0 if before is None else self.end_s(before, arrival_dp))
             if (arrival, arrival_dp) == (op, dp_rank):
                 links.append(self._link(op, dp_rank, until_s - met_s, gap_s))
@@ -106,12 +114,21 @@ class _Walk:
 
     def end_s(self, row: int, dp_rank: int) -> float:
         """End of an operation, or the moment of a milestone."""
-        graph, op = self.run.graph, self.op_of(row)
-        end_s = float(self.run.end_s[op, dp_rank])
-        if row == op:
-            return end_s
-        start_s = float(self.run.start_s[op, dp_rank])
-        return start_s + float(graph.milestone_share[row - graph.num_ops]) * (end_s - start_s)
+        num_ops = self.run.graph.num_ops
+        if row < num_ops:
+            return float(self.run.end_s[row, dp_rank])
+        return float(self.run.moment_s[row - num_ops, dp_rank])
+
+    def _is_begin(self, row: int) -> bool:
+        graph = self.run.graph
+        return row >= graph.num_ops and graph.milestone_share[row - graph.num_ops] == 0
+
+    def _awaited(self, row: int) -> int | None:
+        """What an operation waits for by this row, if it is part of a resumption."""
+        graph = self.run.graph
+        if row < graph.num_ops or graph.milestone_share[row - graph.num_ops] >= 0:
+            return None
+        return int(graph.preds[graph.pred_ptr[row]])
 
     def _last_arrival(self, op: int, dp_rank: int) -> tuple[int, int]:
         """The peer of an operation, itself included, that starts last."""
@@ -133,7 +150,8 @@ class _Walk:
         rows = graph.preds[graph.pred_ptr[op] : graph.pred_ptr[op + 1]].tolist()
         if self.run.kind == "recorded":
             rows += self._computed_before(op, dp_rank)
-        unseen = (row for row in rows if (row, dp_rank) not in seen)
+        # A row of no time, which waits for nothing, is the step's begin.
+        unseen = (row for row in rows if (row, dp_rank) not in seen and not self._is_begin(row))
         return max(unseen, key=lambda row: self.end_s(row, dp_rank), default=None)
 
     def _computed_before(self, op: int, dp_rank: int) -> list[int]:

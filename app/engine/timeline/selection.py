@@ -130,21 +130,13 @@ def parse_ranks(text: str, replayer: Replayer) -> WorkerMask:
 
 
 def parse_runs(text: str) -> tuple[RunKind, ...]:
-    """The runs that "recorded,ideal" names, each once and in the usual order.
-
-    Raises:
-        InvalidRequest: there is no such run.
-    """
+    """The runs that "recorded,ideal" names, once and in usual order; raises InvalidRequest."""
     named = {parse_run(part.strip()) for part in text.split(",")}
     return tuple(run for run in RUN_KINDS if run in named)
 
 
 def parse_run(text: str) -> RunKind:
-    """The run of that name.
-
-    Raises:
-        InvalidRequest: there is no such run.
-    """
+    """The run of that name; raises InvalidRequest if there is no such run."""
     for run in RUN_KINDS:
         if run == text:
             return run

@@ -24,7 +24,8 @@ class StepRun:
 
     Shapes: all [ops, dp], seconds since the step began. `start_s` is the operation's start or, in
     a replay, the last end among its predecessors; `met_s` is the latest start among its peers
-    (its own without peers). The transfer runs from `met_s` to `end_s`.
+    (its own without peers). The transfer runs from `met_s` to `end_s`. `moment_s` [milestones, dp]
+    is when the graph's milestones passed, of a resumption in a recorded run -inf.
     """
 
     step: int
@@ -34,26 +35,31 @@ class StepRun:
     start_s: Floats
     met_s: Floats
     end_s: Floats
+    moment_s: Floats
 
 
 def play_step(replay: Replayer, step: int, kind: RunKind) -> StepRun:
     """One of the replayer's steps."""
-    start_s, end_s = _recorded(replay, step) if kind == "recorded" else _played(replay, step, kind)
+    times_s = _recorded(replay, step) if kind == "recorded" else _played(replay, step, kind)
+    start_s, end_s, moment_s = times_s
     met_s = _met_s(replay.graph, replay.peers.block, start_s)
-    return StepRun(step, kind, replay.template, replay.graph, start_s, met_s, end_s)
+    return StepRun(step, kind, replay.template, replay.graph, start_s, met_s, end_s, moment_s)
 
 
 def _lanes(replay: Replayer, step: int) -> slice:
     return slice(replay.steps.index(step), None, len(replay.steps))
 
 
-def _recorded(replay: Replayer, step: int) -> tuple[Floats, Floats]:
+def _recorded(replay: Replayer, step: int) -> tuple[Floats, Floats, Floats]:
     lanes = _lanes(replay, step)
     start_s = replay.grid.start_s[:, lanes] - replay.grid.start_s[:, lanes].min()
-    return start_s, start_s + replay.grid.duration_s[:, lanes]
+    took_s, graph = replay.grid.duration_s[:, lanes], replay.graph
+    share = graph.milestone_share[:, None]
+    moment_s = start_s[graph.milestone_of] + share * took_s[graph.milestone_of]
+    return start_s, start_s + took_s, np.where(share > 0, moment_s, -np.inf)
 
 
-def _played(replay: Replayer, step: int, kind: RunKind) -> tuple[Floats, Floats]:
+def _played(replay: Replayer, step: int, kind: RunKind) -> tuple[Floats, Floats, Floats]:
     of_step = np.ascontiguousarray(replay.durations.recorded_s[:, _lanes(replay, step)])
     durations = Durations(of_step, replay.durations.ideal_s, replay.durations.op_class)
     source = np.full(replay.graph.num_rows, RECORDED if kind == "simulated" else IDEAL, np.int32)
@@ -64,7 +70,7 @@ def _played(replay: Replayer, step: int, kind: RunKind) -> tuple[Floats, Floats]
     if waits.size:
         before_s = end_s[replay.graph.preds[: pred_ptr[num_ops]]]
         start_s[waits] = np.maximum.reduceat(before_s, pred_ptr[waits], axis=0)
-    return start_s, end_s[:num_ops]
+    return start_s, end_s[:num_ops], end_s[num_ops:]
 
 
 def _met_s(graph: StepGraph, block: Ints, start_s: Floats) -> Floats:

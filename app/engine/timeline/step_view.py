@@ -45,11 +45,7 @@ class StepView:
         return sum(int(getattr(run, name).nbytes) for run in runs for name in columns)
 
     def of(self, dp_rank: int | None) -> "StepView":
-        """The same step of another replica; None is this one.
-
-        Raises:
-            InvalidRequest: the job has no such dp rank.
-        """
+        """The same step of another replica (None: this one); raises InvalidRequest without it."""
         if dp_rank is None:
             return self
         if dp_rank >= self.replayer.dp_size:
@@ -117,11 +113,7 @@ class Operation:
 
 
 def find_operation(view: StepView, run: StepRun, stage: int, optype: str, seq_id: int) -> Operation:
-    """One operation of the replica that is shown.
-
-    Raises:
-        InvalidRequest: the stage has no such operation.
-    """
+    """One operation of the replica that is shown; raises InvalidRequest if there is none."""
     template, dp_rank = run.template, view.dp_rank
     op = _find(run, stage, optype, seq_id)
     known_by = op_labels(template, op)

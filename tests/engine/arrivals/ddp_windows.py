@@ -69,3 +69,28 @@ def _step(factors: list[float], of_forward: list[float], *, held: bool) -> tuple
             Row("optimizer", end_s, OPTIMIZER_S, dp_rank=dp_rank),
         ]
     return rows, end_s + OPTIMIZER_S
+
+
+# Shares of the backward after which buckets of `queued_step` are reduced.
+SHARES = (0.25, 0.5, 1.0)
+
+
+def queued_step(passes_s: list[float], step: int = 0, reduce_s: float = 1.0) -> list[Row]:
+    """A forward and a backward of each rank, both this long, and buckets reduced meanwhile.
+
+    Every bucket begins on a rank when its share of the backward has run and the one before has
+    ended, and ends on all ranks together; the optimizer follows.
+    """
+    rows, ended_s = list[Row](), 0.0
+    for dp_rank, pass_s in enumerate(passes_s):
+        computes = window_factory.in_row(("forward-compute", pass_s), ("backward-compute", pass_s))
+        rows += [row.on(dp_rank=dp_rank) for row in computes]
+    for share in SHARES:
+        starts_s = [max(ended_s, (1 + share) * pass_s) for pass_s in passes_s]
+        ended_s = max(starts_s) + reduce_s
+        rows += [
+            Row("grads-reduce-scatter", start_s, ended_s - start_s, dp_rank=dp_rank)
+            for dp_rank, start_s in enumerate(starts_s)
+        ]
+    rows += [Row("optimizer", ended_s, 1.0, dp_rank=at) for at in range(len(passes_s))]
+    return [row.on(step=step) for row in rows]

@@ -131,8 +131,11 @@ def arrivals(
     receives: Mapping[int, Sequence[tuple[float, float]]] | None = None,
     *,
     is_continuous: bool = True,
+    began: Mapping[tuple[int, int], float] | None = None,
 ) -> Result:
     """Lateness, sums and blame; `receives` are the intervals in which a rank waited for a transfer.
+
+    `began` is when its first operation did, by rank and step.
 
     Receives are by the clock of steps that count from one origin.
     """
@@ -157,7 +160,7 @@ def arrivals(
             if rank in each.late:
                 of_member.times_late += 1
                 of_member.waited_for[at] += each.lost
-    window = Window(found, groups, axes, steps, step_s, receives or {}, is_continuous)
+    window = Window(found, groups, axes, steps, step_s, receives or {}, is_continuous, began or {})
     suspects = {
         group: {
             rank
@@ -215,6 +218,7 @@ class Window:
     step_s: Sequence[float]
     receives: Mapping[int, Sequence[tuple[float, float]]]
     is_continuous: bool
+    began: Mapping[tuple[int, int], float]  # first operation by rank and step
 
     def is_suspect(self, group: int, rank: int, of_member: Member) -> bool:
         """Conditions 1 and 2."""
@@ -254,7 +258,12 @@ class Window:
             is_held_up = max(elsewhere, default=0.0) >= mean(of_member.waited_for) / 2
         both = [
             (delay, waited)
-            for delay, waited, late in zip(own, of_member.waited_for, is_late, strict=True)
+            for delay, waited, late in zip(
+                own,
+                of_member.waited_for if by_stays else self.waited_once(group, rank),
+                is_late,
+                strict=True,
+            )
             if late and delay is not None
         ]
         delay = share * median(each for each, _ in both) if both else 0.0
@@ -270,6 +279,23 @@ class Window:
             is_culprit = deviation is None or delay >= 4 * deviation
         reported = None if by_stays else delay
         return Suspect(group, rank, mean(of_member.waited_for), share, reported, is_culprit)
+
+    def waited_once(self, group: int, rank: int) -> list[float]:
+        """[steps], what the others waited for it, moments of several occurrences once."""
+        found = []
+        for step in self.steps:
+            waits = sorted(
+                (each.start[rank] - each.lost, each.start[rank])
+                for each in self.found
+                if each.group == group and each.step == step and rank in each.late
+                if not isnan(each.start[rank])
+            )
+            reach, once = -inf, 0.0
+            for since, until in waits:
+                once += max(0.0, until - max(since, reach))
+                reach = max(reach, until)
+            found.append(once)
+        return found
 
     def deviation(
         self,
@@ -364,7 +390,7 @@ class Window:
                 for each in self.found
                 if rank in each.stay and each.step == at.step and not isnan(each.start[rank])
             ]
-            begin = min(starts, default=inf)
+            begin = min([*starts, self.began.get((rank, at.step), inf)], default=inf)
             if not begin < end:
                 return None
         return None if isnan(begin) or isnan(end) else (begin, end)

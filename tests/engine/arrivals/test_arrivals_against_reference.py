@@ -18,7 +18,7 @@ from tests.engine.arrivals.reference import Result, Row, arrivals
 from tests.example_counts import many
 from tests.job_strategies import STRUCTURES, Structure, changing, made, seeds
 from tests.reference import Reference
-from tests.reference_ops import Op
+from tests.reference_ops import Key, Op, in_recorded_order
 from tests.window_factory import with_columns
 
 pytestmark = pytest.mark.oracle
@@ -164,6 +164,20 @@ def waits_for_receives(window: Window, start_of: dict[int, float]) -> dict:
     return found
 
 
+def first_operations(window: Window, start_of: dict[int, float]) -> dict[tuple[int, int], float]:
+    """Start of each worker's first operation, in recorded order, by rank and step."""
+    found = {}
+    for part in Reference(window).groups:
+        first = [op for op in part.ops if (op.dp_rank, op.step) == (0, part.steps[0])]
+        keys: dict[int, Key] = {}
+        for op in in_recorded_order(first):
+            keys.setdefault(op.key.stage, op.key)
+        for op in part.ops:
+            if op.key == keys[op.key.stage]:
+                found[op.rank, op.step] = op.start_s + start_of[op.step]
+    return found
+
+
 def with_late_ranks(window: Window, seed: int) -> Window:
     """One rank or two start their transfers late, and so stay in them only shortly."""
     chance = random.Random(seed)
@@ -203,6 +217,7 @@ def assert_window_agrees(window: Window, *, is_continuous: bool) -> Result:
         step_s.tolist(),
         waits_for_receives(window, start_of),
         is_continuous=is_continuous,
+        began=first_operations(window, start_of),
     )
     firsts = [(at.group, at.step, at.start[groups[at.group][1][0]]) for at in want.occurrences]
     if len(set(firsts)) < len(firsts):  # of two that begin together, neither is the earlier one

@@ -164,6 +164,23 @@ def test_a_backward_that_keeps_computing_is_unchanged_without_wait_spans():
     assert group.durations.recorded_s[row].tolist() == group.grid.duration_s[row].tolist()
 
 
+def test_waits_that_grow_from_bucket_to_bucket_show_that_the_backward_computes_on():
+    # 2.5 ms more each time, far below what a bucket's part of the backward takes (25 ms): its work
+    # is less by as much as was waited before.
+    replay = prepare(ddp_windows.ddp([1.0, 1.1, 1.0, 1.0], held=False, slow_forward=False))
+    assert replay.held_up[0][replay.groups[0].template.optype == BACKWARD].tolist() == [-1]
+    # Held up, it has the same work to do after every wait.
+    replay = prepare(ddp_windows.ddp([1.0, 1.1, 1.0, 1.0], held=True, slow_forward=False))
+    assert replay.held_up[0][replay.groups[0].template.optype == BACKWARD].tolist() == [0]
+
+
+def test_a_backward_that_ends_beside_waiting_buckets_computes_on():
+    # Rank 0 has all buckets but the first queued beyond its backward.
+    rows = [row for step in range(4) for row in ddp_windows.queued_step([10.0, 20.0], step)]
+    replay = prepare(window_factory.window(rows, dp_size=2))
+    assert replay.held_up[0][replay.groups[0].template.optype == BACKWARD].tolist() == [-1]
+
+
 @pytest.mark.parametrize("held", [True, False])
 def test_healthy_ddp_has_no_held_up_computation(held):
     replay = prepare(ddp_windows.ddp([1.0] * 4, held=held, noise=0.005))
