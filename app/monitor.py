@@ -13,7 +13,9 @@ from app.advice.facts import Facts
 from app.advice.fix import AdviceCase
 from app.alerts.facts import WindowFacts
 from app.diagnosis.diagnose import Diagnosis, diagnose, without_steps
+from app.diagnosis.first_steps import begins_run, judged_replay, was_left_out
 from app.diagnosis.job_history import History
+from app.diagnosis.observations import observations_without_steps
 from app.engine.replays import WindowReplay, prepare
 from app.engine.report import Report, analyse_replay, report_result, result_without_figures
 from app.engine.step_starts import step_starts_s
@@ -86,7 +88,12 @@ def _figures(window: Window, history: History, now_s: float | None) -> Figures:
         log.exception("window not analysed", name=window.job.name)
         window = _skipped(window, "Paceline failed to analyse the window: its log says how")
     findings, ruled_out = without_steps(window)
-    result = structs.replace(result_without_figures(window), findings=findings, ruled_out=ruled_out)
+    result = structs.replace(
+        result_without_figures(window),
+        findings=findings,
+        ruled_out=ruled_out,
+        observations=observations_without_steps(window),
+    )
     return None, with_clock_times(result, history.clock()), None
 
 
@@ -94,9 +101,11 @@ def _figures(window: Window, history: History, now_s: float | None) -> Figures:
 class Analysis:
     """An analysed replay: its figures, the causes and the result that says both.
 
+    `judged` is the replay without the first steps of the run, by which causes are judged.
     `diagnosis` is None if the diagnosis failed.
     """
 
+    judged: WindowReplay
     report: Report
     diagnosis: Diagnosis | None
     result: WindowResult
@@ -126,22 +135,26 @@ def analysis_of(replay: WindowReplay, history: History, *, now_s: float | None =
     step_times = {
         step: (starts_s[step], took_s) for step, took_s in recorded_s.items() if step in starts_s
     }
+    judged, first_steps = replay, None
     try:
-        diagnosis = diagnose(replay, report, history)
+        if begins_run(replay, has_history=history.before(replay.steps[0]).num_steps > 0):
+            judged, first_steps = judged_replay(replay)
+        of_judged = report if judged is replay else analyse_replay(judged)
+        diagnosis = diagnose(judged, of_judged, history, first_steps)
     except MemoryError:
         raise
     except Exception:
         # A bug of Paceline. The figures are still valid, and people on call need them. Raised, it
         # would stop the job's other windows. Out of memory is different: the process must end.
         log.exception("window not diagnosed", name=replay.window.job.name)
-        return Analysis(report, None, with_clock_times(report_result(report), step_times))
+        return Analysis(judged, report, None, with_clock_times(report_result(report), step_times))
     added = diagnosis.new_history
     started_s = np.array([starts_s.get(step, np.nan) for step in added.steps.tolist()])
     diagnosis = replace(diagnosis, new_history=replace(added, started_s=started_s))
     diagnosed = diagnosis.added_to(report_result(report))
     result = with_clock_times(diagnosed, history.clock() | step_times)
-    case = AdviceCase(replay, result, Facts(), diagnosis.repairs)
-    return Analysis(report, diagnosis, structs.replace(result, advice=_top_fix(case)))
+    case = AdviceCase(judged, result, Facts(), diagnosis.repairs)
+    return Analysis(judged, report, diagnosis, structs.replace(result, advice=_top_fix(case)))
 
 
 def _top_fix(case: AdviceCase) -> TopFix | None:
@@ -159,6 +172,12 @@ def _top_fix(case: AdviceCase) -> TopFix | None:
     return None if fix is None else fix_record(fix)
 
 
+def stored_advice_case(replay: WindowReplay, result: WindowResult, facts: Facts) -> AdviceCase:
+    """A window whose result is known, as fixes are given it."""
+    judged = judged_replay(replay)[0] if was_left_out(result) else replay
+    return AdviceCase(judged, result, facts)
+
+
 def advice_case(replay: WindowReplay, facts: Facts) -> AdviceCase:
     """A window that is analysed by itself, as fixes are given it.
 
@@ -168,7 +187,7 @@ def advice_case(replay: WindowReplay, facts: Facts) -> AdviceCase:
     analysis = analysis_of(replay, History())
     if analysis.diagnosis is None:
         raise InvalidTrace("the window's causes could not be diagnosed: the log says why")
-    return AdviceCase(replay, analysis.result, facts, analysis.diagnosis.repairs)
+    return AdviceCase(analysis.judged, analysis.result, facts, analysis.diagnosis.repairs)
 
 
 def _skipped(window: Window, reason: str) -> Window:

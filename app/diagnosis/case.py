@@ -21,6 +21,7 @@ from app.diagnosis.features import (
     work_signals,
 )
 from app.diagnosis.finding import Hosts, Worker, group_culprits, with_ranks
+from app.diagnosis.first_steps import FirstSteps
 from app.diagnosis.job_history import ExtendedHistory, History, extended_history, onset_in_history
 from app.diagnosis.statistics.persistence import Onset
 from app.engine.replays import WindowReplay
@@ -40,12 +41,13 @@ class Case:
     """A window to diagnose; every figure is computed once, when first used.
 
     Steps are those that were replayed, ascending. Steps of equal structure form a group; figures of
-    all groups are joined in the order of `steps`.
+    all groups are joined in the order of `steps`. `first_steps` are what the replay leaves out.
     """
 
     replay: WindowReplay
     report: Report
     history: History
+    first_steps: FirstSteps | None = None
 
     @cached_property
     def answers(self) -> dict[Any, Any]:

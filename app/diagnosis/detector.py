@@ -56,7 +56,7 @@ class Suspicion:
     jobs rarely have.
     With `is_cost_recorded` the cost is `cost`, read from the record, whatever is replayed.
     `is_at_step_end` is for work after the last micro-batch, as the optimizer. `basis` says what the
-    cause rests on.
+    cause rests on, and `note` is a sentence after the others.
     """
 
     cause: str
@@ -77,6 +77,7 @@ class Suspicion:
     parts: CulpritParts | None = None
     onset_form: OnsetForm | None = "since"
     basis: Basis = "concluded"
+    note: str = ""
 
     @property
     def workers(self) -> list[Worker]:
@@ -126,7 +127,9 @@ def sentence_parts(suspicion: Suspicion) -> SentenceParts:
     fact, past_fact = (
         sentence_case(in_tense(suspicion.fact, is_past=is_past)) for is_past in (False, True)
     )
-    return SentenceParts(fact=fact, past_fact=past_fact, onset=suspicion.onset_form)
+    return SentenceParts(
+        fact=fact, past_fact=past_fact, onset=suspicion.onset_form, note=suspicion.note
+    )
 
 
 def names_of(culprits: Sequence[Culprit], num_stages: int | None = None) -> str:

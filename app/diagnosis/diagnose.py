@@ -13,23 +13,30 @@ import numpy as np
 from msgspec import structs
 
 from app.diagnosis.absent_workers import doubted_by_absence
-from app.diagnosis.calibration import calibrated
+from app.diagnosis.calibration import calibrated, feed_of
 from app.diagnosis.case import Case
 from app.diagnosis.detector import Detector, Suspicion, names_of, sentence_parts
 from app.diagnosis.detectors import all_detectors
 from app.diagnosis.detectors.silent_worker import SilentWorker
 from app.diagnosis.evidence.fingerprint import arrivals_of, coverage, fingerprint, unexplained_share
+from app.diagnosis.evidence.idle_time import idle_in_steps_s
 from app.diagnosis.evidence.job_changes import job_changes
-from app.diagnosis.evidence.late_workers import LateWorker, late_workers, wait_cost
+from app.diagnosis.evidence.late_launches import LAUNCHED_LATER_S
+from app.diagnosis.evidence.late_workers import LateWorker, WaitCost, late_workers, wait_cost
 from app.diagnosis.fidelity import (
     MIN_COST,
+    WITHOUT_REPLAY,
+    Fidelity,
     fidelity_of,
     with_note,
     with_unexplained,
     withheld_by_fidelity,
+    without_replay,
 )
 from app.diagnosis.finding import MIN_SCORE
+from app.diagnosis.first_steps import FirstSteps
 from app.diagnosis.job_history import History, Suspected, onset_by_earlier_windows
+from app.diagnosis.observations import observations_of
 from app.diagnosis.repair import Repair
 from app.diagnosis.statistics.persistence import Onset
 from app.diagnosis.suspicions import (
@@ -42,16 +49,23 @@ from app.diagnosis.suspicions import (
     drop_explained,
     suspicion_costs,
 )
+from app.diagnosis.uneven_steps import slow_in_uneven_steps
 from app.diagnosis.unexplained import unexplained_loss
 from app.engine.replays import WindowReplay
 from app.engine.report import Report
-from app.formatting import percent
+from app.formatting import ordinal, percent
 from app.result import causes
 from app.result.arrivals import ArrivalsRecord
 from app.result.causes import CAUSES, SILENT_WORKER
-from app.result.finding import HIDDEN_COST, OLD_HIDDEN_COST, Finding, RuledOut
+from app.result.finding import (
+    HIDDEN_COST,
+    OLD_HIDDEN_COST,
+    Finding,
+    ObservationRecord,
+    RuledOut,
+)
 from app.result.window_result import Fingerprint, JobChange, Unexplained, WindowResult
-from app.result.words import sentence_of
+from app.result.words import WAITS_NOT_RECORDED, sentence_of
 from app.trace.window import Window
 
 DETECTORS = all_detectors(by_arrivals=False)
@@ -63,7 +77,7 @@ MIN_HIDDEN_COST = 0.05
 # Unexplained waiting, as a share of the step, from which ARRIVALS_DETECTORS are used.
 MIN_UNEXPLAINED = 0.05
 # Costs by replay and by waits agree within this share of the step.
-MAX_COST_DIFFERENCE = 0.03
+MAX_COST_DIFFERENCE = 0.02
 # Shares of a smaller loss than this are not given.
 MIN_LOSS = 0.02
 
@@ -72,13 +86,15 @@ MIN_LOSS = 0.02
 class Diagnosis:
     """Findings, most costly first, and the causes ruled out.
 
-    `findings` is None where causes are withheld because the replay is too far from the record, and
-    no worker is silent. `changes` are those of the extended history, `new_history` is what the
-    window adds to it. `arrivals` is that part of the result (docs/arrivals.md).
+    `findings` is None where causes are withheld because the replay is too far from the record, or
+    no waits are recorded, and no worker is silent. `changes` are those of the extended history,
+    `new_history` is what the window adds to it. `arrivals` is that part of the result
+    (docs/arrivals.md).
     `unexplained_share` is waiting that no finding explains, `coverage` the time with operations,
     both as shares of the step; None where unknown. `unexplained` is the loss that is left after the
     repairs of all findings; None where causes are withheld. `repairs` are those of the findings
-    that can be replayed, by cause; they take only groups of the diagnosed replay.
+    that can be replayed, by cause; they take only groups of the diagnosed replay. `observations`
+    are facts that blame nothing.
     """
 
     findings: tuple[Finding, ...] | None
@@ -90,6 +106,7 @@ class Diagnosis:
     unexplained_share: float | None
     coverage: float | None
     unexplained: Unexplained | None
+    observations: tuple[ObservationRecord, ...]
     repairs: Mapping[str, Repair]
 
     def added_to(self, result: WindowResult) -> WindowResult:
@@ -99,13 +116,15 @@ class Diagnosis:
 
 _IN_RESULT = (
     "findings", "ruled_out", "fingerprint", "changes", "arrivals", "unexplained_share", "coverage",
-    "unexplained",
+    "unexplained", "observations",
 )  # fmt: skip
 
 
-def diagnose(replay: WindowReplay, report: Report, history: History) -> Diagnosis:
-    """Name or rule out every cause."""
-    return diagnosis_of(Case(replay, report, history))
+def diagnose(
+    replay: WindowReplay, report: Report, history: History, first_steps: FirstSteps | None = None
+) -> Diagnosis:
+    """Name or rule out every cause; `first_steps` are those that the replay leaves out."""
+    return diagnosis_of(Case(replay, report, history, first_steps))
 
 
 def diagnosis_of(case: Case) -> Diagnosis:
@@ -117,24 +136,28 @@ def diagnosis_of(case: Case) -> Diagnosis:
     suspicions, denied_first = _suspected(case, DETECTORS)
     findings, denied = _concluded(case, suspicions, denied_first)
     late, not_late = _suspected(case, ARRIVALS_DETECTORS)
-    late = [suspicion for suspicion in late if not _is_among(suspicion, suspicions)]
-    if late and _leaves_waiting(case, findings):
+    late = [suspicion for suspicion in late if not _is_named(suspicion, findings)]
+    if late and not _leaves_waiting(case, findings):
+        reason = "the time that others wait for late ranks is explained by other causes"
+        # Launches tell a late host, whoever waits for it.
+        for suspicion in late:
+            if LAUNCHED_LATER_S not in suspicion.evidence:
+                not_late.append(deny(suspicion, reason))
+        late = [suspicion for suspicion in late if LAUNCHED_LATER_S in suspicion.evidence]
+    if late:
         with_late, denied_with_late = _concluded(case, [*suspicions, *late], denied_first)
         if with_late is None:
             denied += [answer for answer in denied_with_late if answer.cause == causes.LATE_HOST]
         else:
             suspicions, findings, denied = [*suspicions, *late], with_late, denied_with_late
-    elif late:
-        reason = "the time that others wait for late ranks is explained by other causes"
-        not_late += [deny(suspicion, reason) for suspicion in late]
     return _diagnosis(case, findings, [*denied, *not_late], suspicions)
 
 
-def _is_among(late: Suspicion, suspicions: Sequence[Suspicion]) -> bool:
-    """Whether another detector suspects the same cause on the same workers."""
+def _is_named(late: Suspicion, findings: tuple[Finding, ...] | None) -> bool:
+    """Whether a finding has the same cause and the same workers."""
     return any(
-        other.cause == late.cause and other.evidence["workers"] == late.evidence["workers"]
-        for other in suspicions
+        finding.cause == late.cause and finding.evidence.get("workers") == late.evidence["workers"]
+        for finding in findings or ()
     )
 
 
@@ -152,7 +175,8 @@ def _concluded(case: Case, suspicions: list[Suspicion], denied: list[RuledOut]) 
     """From suspicions to findings, most costly first, and causes ruled out: one step a line.
 
     Where the replay is far from the record, only causes that do not depend on what it leaves out
-    are named; findings are None where there is none.
+    are named, some of them as they stand without it. Findings are None where there is none then, or
+    where waits are not recorded.
     """
     suspicions, explained = drop_explained(case, suspicions)
     suspicions, doubts = _without_doubted(case, suspicions)
@@ -161,13 +185,36 @@ def _concluded(case: Case, suspicions: list[Suspicion], denied: list[RuledOut]) 
     withheld = withheld_by_fidelity(case, suspicions, costs, fidelity)
     of_record = with_unexplained(costs, fidelity)
     answers = [
-        doubt or _judged(case, suspicions, of_record, index) for index, doubt in enumerate(withheld)
+        _judged(case, suspicions, of_record, index)
+        if doubt is None
+        else _judged_apart(case, suspicion, of_record.of(index), fidelity) or doubt
+        for index, (suspicion, doubt) in enumerate(zip(suspicions, withheld, strict=True))
     ]
-    named = [answer for answer in answers if isinstance(answer, Finding)]
-    findings = sorted((with_note(case, finding, fidelity) for finding in named), key=_rank)
+    named = sorted((answer for answer in answers if isinstance(answer, Finding)), key=_rank)
+    findings = [with_note(case, finding, fidelity) for finding in _within_loss(named)]
     denied = [*denied, *explained, *doubts]
     denied += [answer for answer in answers if isinstance(answer, RuledOut)]
-    return None if fidelity.is_low and not findings else tuple(findings), denied
+    is_withheld = fidelity.is_low or case.replay.lacks_waits
+    return None if is_withheld and not findings else tuple(findings), denied
+
+
+def _within_loss(findings: list[Finding]) -> list[Finding]:
+    """The findings, most costly first, with shares of the loss that are no more than all of it.
+
+    A cost is what the repair of one cause alone wins, and two may win the same time: where one of
+    them is repaired, the other holds the job up for less. The less costly one has the share left.
+    """
+    left, within = 1.0, list[Finding]()
+    for finding in findings:
+        share = finding.evidence.get("share_of_loss")
+        if share is not None:
+            share = min(share, left)
+            left -= max(share, 0.0)
+            finding = structs.replace(
+                finding, evidence={**finding.evidence, "share_of_loss": share}
+            )
+        within.append(finding)
+    return within
 
 
 def _without_doubted(
@@ -199,6 +246,8 @@ def _diagnosis(
     # Each cause once, without those of findings.
     denied: dict[str, RuledOut] = {}
     for answer in answers:
+        if answer.cause == causes.SLOW_WORKER and case.replay.lacks_waits:
+            answer = RuledOut(answer.cause, WAITS_NOT_RECORDED, insufficient=True)
         denied.setdefault(answer.cause, answer)
     changes = tuple(
         structs.replace(change, culprits=tuple(map(case.with_rank, change.culprits)))
@@ -214,6 +263,7 @@ def _diagnosis(
         unexplained_share=unexplained_share(case, findings or ()),
         coverage=coverage(case),
         unexplained=None if findings is None else unexplained_loss(case, named, findings),
+        observations=observations_of(case),
         repairs={
             suspicion.cause: suspicion.repair for suspicion in named if suspicion.repair is not None
         },
@@ -223,17 +273,32 @@ def _diagnosis(
 def without_steps(window: Window) -> tuple[tuple[Finding, ...] | None, tuple[RuledOut, ...]]:
     """Findings, and causes ruled out, where no step could be replayed.
 
-    Only a silent worker can be named; otherwise findings are None.
+    Only silent workers can be named, and slow ones where dp ranks run different numbers of
+    micro-batches; otherwise findings are None.
     """
-    answer = SilentWorker().detect_in(window)
-    all_ = dict.fromkeys(detector.cause for detector in (*DETECTORS, *ARRIVALS_DETECTORS))
-    others = (cause for cause in all_ if cause != answer.cause)
     no_step = "no step of the window could be replayed"
-    ruled_out = [RuledOut(cause, no_step, insufficient=True) for cause in others]
-    if isinstance(answer, RuledOut):
-        return None, (answer, *ruled_out)
-    finding = _finding(answer, answer.onset, answer.confidence, answer.evidence)
-    return (finding,), tuple(ruled_out)
+    detectors = (*DETECTORS, *ARRIVALS_DETECTORS)
+    answers: dict[str, RuledOut] = {
+        detector.cause: detector.cannot_tell(no_step) for detector in detectors
+    }
+    findings = []
+    silent = SilentWorker().detect_in(window)
+    if isinstance(silent, RuledOut):
+        answers[SILENT_WORKER] = silent
+    else:
+        findings.append(_finding(silent, silent.onset, silent.confidence, silent.evidence))
+    if (slow := slow_in_uneven_steps(window)) is not None:
+        case, answer = slow
+        if isinstance(answer, RuledOut):
+            answers[causes.SLOW_WORKER] = answer
+        else:
+            evidence = {**_places(case, answer), **answer.evidence}
+            figure = calibrated(answer.cause, answer.confidence, feed_of(window))
+            sure = min(figure, answer.max_confidence)
+            findings.append(_finding(answer, _onset(case, answer), sure, evidence, answer.cost))
+    named = {finding.cause for finding in findings}
+    denied = (answer for answer in answers.values() if answer.cause not in named)
+    return tuple(findings) or None, tuple(denied)
 
 
 def _finding(
@@ -245,6 +310,10 @@ def _finding(
     cost_range: tuple[float, float] | None = None,
 ) -> Finding:
     steps = evidence.get("steps") or ()
+    if onset.every_steps is not None and evidence.get("every_steps") is None:
+        often = f", in every {ordinal(onset.every_steps)} step"
+        suspicion = replace(suspicion, fact=suspicion.fact + often)
+        evidence = {**evidence, "every_steps": onset.every_steps}
     finding = Finding(
         cause=suspicion.cause,
         score=suspicion.score,
@@ -278,18 +347,46 @@ def _suspected(case: Case, detectors: Sequence[Detector]) -> tuple[list[Suspicio
     return suspicions, denied
 
 
+def _judged_apart(
+    case: Case, suspicion: Suspicion, replayed: float | None, seen: Fidelity
+) -> Finding | RuledOut | None:
+    """The answer to a withheld suspicion as it stands without the replay; None if it does not."""
+    apart = without_replay(case, suspicion, replayed, seen)
+    if apart is None:
+        return None
+    costs = SuspicionCosts(case.report.recorded_s, (None,), idle_in_steps_s(case))
+    answer = _judged(case, [apart], costs, 0)
+    if isinstance(answer, RuledOut) or answer.cost is None or replayed is None:
+        return answer
+    if apart.evidence[WITHOUT_REPLAY] != "arrivals" or case.parallelism.pp_size == 1:
+        return answer
+    # In a pipeline others wait through stages as well, which no single group shows.
+    waits = WaitCost(*(answer.cost_range or (answer.cost, answer.cost)))
+    share, cost_range = _cost(replayed, waits)
+    return structs.replace(answer, cost=share, cost_range=cost_range)
+
+
 def _judged(
     case: Case, suspicions: Sequence[Suspicion], cost: SuspicionCosts, index: int
 ) -> Finding | RuledOut:
-    suspicion = suspicions[index]
-    share, cost_range = _cost(case, suspicion, cost.of(index))
+    suspicion, replayed = suspicions[index], cost.of(index)
+    share = suspicion.cost if replayed is None or suspicion.is_cost_recorded else replayed
+    waits = _waits(case, suspicion, is_replayed=share is not None)
+    share, cost_range = _cost(share, waits)
     later = None
     least = max(MIN_COST, suspicion.min_cost)
-    if share is not None and share < least and cost_range is None:
+    if replayed is None and waits is not None:
+        least = max(least, _MOST_HEALTHY_COST)
+    is_waited_for = waits is not None and waits.low >= _MOST_HEALTHY_WAIT
+    if share is not None and share < least and not is_waited_for:
         later = _cost_after_others(case, suspicions, index)
         if later is None:
             reason = f"it costs only {percent(max(share, 0.0))} of the job's GPU time"
-            return deny(suspicion, reason, cost=share)
+            # Computations that contain the others' waits are as long as those of a late worker.
+            hides = case.replay.lacks_waits and CAUSES[suspicion.cause].delays_worker
+            if hides:
+                reason += f" by the replay, and {WAITS_NOT_RECORDED}"
+            return deny(suspicion, reason, insufficient=hides, cost=share)
         share = max(share, 0.0)
     if cost_range is not None and _is_healthy_wait(suspicion, share, cost_range):
         low, high = (percent(end) for end in cost_range)
@@ -305,12 +402,14 @@ def _judged(
     )
     if later is not None:
         evidence[HIDDEN_COST] = evidence[OLD_HIDDEN_COST] = later
-    figure = calibrated(suspicion.cause, suspicion.confidence)
+    figure = calibrated(suspicion.cause, suspicion.confidence, feed_of(case.replay.window))
     sure, onset = min(figure, suspicion.max_confidence), _onset(case, suspicion)
     return _finding(suspicion, onset, sure, evidence, share, cost_range)
 
 
-# Healthy GPUs differ by 1 to 3 %, and all wait for the slowest one.
+# Healthy GPUs differ by 1 to 3 %, and all wait for the slowest one: no reason to name it where only
+# waits show it.
+_MOST_HEALTHY_COST = 0.03
 _MOST_HEALTHY_WAIT = 0.05
 
 
@@ -322,31 +421,36 @@ def _is_healthy_wait(
     return suspicion.repair is None and is_small and cost_range[0] < MIN_CULPRIT_COST
 
 
-def _cost(
-    case: Case, suspicion: Suspicion, replayed: float | None
-) -> tuple[float | None, tuple[float, float] | None]:
-    """The cost by replay, and a range where the waits for the suspicion's workers disagree."""
-    share = suspicion.cost if replayed is None or suspicion.is_cost_recorded else replayed
+def _waits(case: Case, suspicion: Suspicion, *, is_replayed: bool) -> WaitCost | None:
+    """The cost by what others wait for the suspicion's workers, None where that is not known."""
     workers = suspicion.workers
     if suspicion.evidence.get("num_workers", 0) > len(workers):
-        return share, None  # too many workers to be listed
+        return None  # too many workers to be listed
     late = [worker for worker in late_workers(case) if worker.worker in workers]
     is_all_late = {late_worker.worker for late_worker in late} >= set(workers)
     if not CAUSES[suspicion.cause].delays_worker or not is_all_late:
-        return share, None
-    if share is not None and _is_late_with_others(case, late):
-        return share, None  # joint waits cannot be divided
-    # In a pipeline others wait through stages, which no single group shows.
-    waits = wait_cost(case, late) if share is None or case.parallelism.pp_size == 1 else None
+        return None
+    has_pauses = suspicion.cause == causes.GC_PAUSE and suspicion.basis == "recorded"
+    if has_pauses and not all(worker.is_due_to("gc") for worker in late):
+        return None  # the others wait far longer than the pauses take: for something else
+    # Joint waits cannot be divided; in a pipeline others wait through stages, which no single group
+    # shows.
+    if is_replayed and (_is_late_with_others(case, late) or case.parallelism.pp_size > 1):
+        return None
+    return wait_cost(case, late)
+
+
+def _cost(
+    share: float | None, waits: WaitCost | None
+) -> tuple[float | None, tuple[float, float] | None]:
+    """The cost by replay, else by waits, and the range of both where they are not one figure."""
     if waits is None:
         return share, None
-    if share is None:
-        if waits.high - waits.low <= MAX_COST_DIFFERENCE:
-            return waits.high, None
-        return (waits.low + waits.high) / 2, (waits.low, waits.high)
-    if waits.low - MAX_COST_DIFFERENCE <= share <= waits.high + MAX_COST_DIFFERENCE:
-        return share, None
-    return share, (min(share, waits.low), max(share, waits.high))
+    of_both = [waits.low, waits.high] if share is None else [share, waits.low, waits.high]
+    low, high = min(of_both), max(of_both)
+    if high - low <= MAX_COST_DIFFERENCE:
+        return high if share is None else share, None
+    return (low + high) / 2 if share is None else share, (low, high)
 
 
 def _is_late_with_others(case: Case, late: Sequence[LateWorker]) -> bool:
@@ -382,7 +486,8 @@ def _onset(case: Case, suspicion: Suspicion) -> Onset:
         first = next(iter(suspicion.evidence.get("steps", ())), int(case.steps[0]))
         onset_step = onset_by_earlier_windows(history, suspicion.cause, first)
     end_step = shown.end_step if given.end_step is None else given.end_step
-    return Onset(onset_step, given.persistence or shown.persistence, end_step)
+    every_steps = given.every_steps or shown.every_steps
+    return Onset(onset_step, given.persistence or shown.persistence, end_step, every_steps)
 
 
 def _suspected_steps(case: Case, suspicions: Iterable[Suspicion]) -> dict[str, Suspected]:
@@ -399,7 +504,8 @@ def _suspected_steps(case: Case, suspicions: Iterable[Suspicion]) -> dict[str, S
 
 def _share_of_loss(case: Case, cost: SuspicionCosts, index: int) -> float | None:
     """(T' - T'_repaired) / (T' - T_ideal); None where nothing is lost."""
-    share, lost_s = cost.of(index), cost.blamed_s.mean() - case.report.ideal_s.mean()
+    share = cost.of(index)
+    lost_s = (cost.blamed_s - cost.idle_s).mean() - case.report.ideal_s.mean()
     if share is None or lost_s < MIN_LOSS * cost.blamed_s.mean():
         return None
     return float(share * cost.blamed_s.mean() / lost_s)

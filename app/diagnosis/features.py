@@ -344,6 +344,13 @@ def work_s(group: Features) -> Floats:
     return _summed(group.replayer, rows[group.replayer.template.optype[rows] != _GC])
 
 
+def busy_s(group: Features) -> Floats:
+    """[steps, dp, pp], seconds of all of a worker's operations, and its launch delays."""
+    template = group.replayer.template
+    total_s, late_s = _summed(group.replayer, np.arange(template.num_ops)), _launch_s(group)
+    return total_s if late_s is None else total_s + late_s
+
+
 def _sorted_by_stage(replayer: Replayer, rows: Ints) -> tuple[Ints, Ints]:
     """Rows sorted by stage, and the bounds of the stages."""
     stage = replayer.template.stage[rows]
@@ -385,6 +392,8 @@ def add_delays(  # type: ignore[no-untyped-def]
             before, share = preds[edge], 1.0
             if before >= num_ops:
                 share = milestone_share[before - num_ops]
+                if share <= 0.0:  # no moment of an operation, but one that it waits for
+                    continue
                 before = milestone_of[before - num_ops]
             for lane in range(num_lanes):
                 ended_s = start_s[before, lane] + share * duration_s[before, lane]

@@ -3,8 +3,8 @@
 A replay leaves out launch delays. Where it differs from the record by more than 5 %, even with the
 delays put back that a suspicion blames, something delays launches that no cause explains. A cause
 is then named only if it does not depend on that: it costs enough in the steps without such delays,
-or it is itself a launch delay that the record has, or ranks were seen to wait for it at
-collectives. Every other cause is withheld for a reason of its own.
+or it is itself a launch delay that the record has. What does not rest on the replay at all is named
+without it (`without_replay`). Every other cause is withheld for a reason of its own.
 """
 
 from collections.abc import Sequence
@@ -15,15 +15,19 @@ from msgspec import structs
 
 from app.diagnosis.case import Case
 from app.diagnosis.detector import Suspicion
+from app.diagnosis.evidence.idle_time import idle_in_steps_s
+from app.diagnosis.evidence.late_workers import HOST_DELAYS, late_workers
+from app.diagnosis.evidence.late_workers import LIMITS as LATENESS
 from app.diagnosis.evidence.usual_steps import usual_steps
 from app.diagnosis.features import Features
 from app.diagnosis.suspicions import SuspicionCosts, deny
 from app.engine.metrics import discrepancy
 from app.engine.steady_state import overlap_s
 from app.formatting import percent, plural
-from app.result.causes import SILENT_WORKER
+from app.result.causes import SILENT_WORKER, SLOW_WORKER, STAGE_IMBALANCE
 from app.result.figures import MAX_DISCREPANCY
 from app.result.finding import Finding, RuledOut
+from app.result.words import sentence_of
 from app.trace.window import Floats, Ints
 
 # Cheaper causes are not named.
@@ -65,7 +69,8 @@ def fidelity_of(case: Case, blamed_s: Floats) -> Fidelity:
     usual = usual_steps(case)
     recorded_s = case.report.recorded_s - case.joined(_overlap_s)
     # Gaps between steps are launch delay, which a suspicion may have added already.
-    at_most_s = np.maximum(blamed_s, np.minimum(blamed_s + case.report.between_s, recorded_s))
+    between_s = np.maximum(case.report.between_s, idle_in_steps_s(case))
+    at_most_s = np.maximum(blamed_s, np.minimum(blamed_s + between_s, recorded_s))
     either = (blamed_s, at_most_s)
     away = min(discrepancy(step_s[usual], recorded_s[usual]) for step_s in either)
     step_away = np.min([np.abs(step_s - recorded_s) / recorded_s for step_s in either], axis=0)
@@ -110,6 +115,56 @@ def _doubted(
     return _withheld(suspicion, seen, f"and there this cause costs only {percent(max(share, 0.0))}")
 
 
+# In the evidence: what a cause rests on without the replay.
+WITHOUT_REPLAY = "without_replay"
+# The same in words, and what its cost is then.
+_APART = {
+    "arrivals": "who comes late to collectives, and its cost on what the others wait there",
+    "recorded": "what was recorded of it, and its cost is not known better than that",
+    "computing": "recorded computing times, and its cost is as far off as the replay at most",
+}
+
+
+def without_replay(
+    case: Case, suspicion: Suspicion, replayed: float | None, seen: Fidelity
+) -> Suspicion | None:
+    """A withheld suspicion as it stands without the replay, None where it rests on that.
+
+    Ranks that others were seen to wait for need none; nor do rows that show the cause, or a stage
+    that computes longer than the others, if it costs enough in any case. `evidence` says which.
+    """
+    cost = None
+    if _are_waited_for(case, suspicion):
+        rests_on = "arrivals"
+    elif replayed is None or replayed < max(MIN_COST, suspicion.min_cost):
+        return None
+    elif suspicion.basis == "recorded":
+        rests_on = "recorded"
+    elif suspicion.cause == STAGE_IMBALANCE and replayed - seen.away >= MIN_COST:
+        rests_on, cost = "computing", replayed
+    else:
+        return None
+    return replace(
+        suspicion,
+        repair=None,
+        delays=None,
+        cost=cost,
+        evidence={**suspicion.evidence, WITHOUT_REPLAY: rests_on},
+    )
+
+
+def _are_waited_for(case: Case, suspicion: Suspicion) -> bool:
+    """Whether the others wait long for each of the workers, whose host is not the reason."""
+    least_s = LATENESS.min_share * float(case.report.recorded_s.mean())
+    waited_for = {
+        late.worker
+        for late in late_workers(case)
+        if late.kind not in HOST_DELAYS and late.late.waited_for_s >= least_s
+    }
+    is_slow = suspicion.cause == SLOW_WORKER and bool(suspicion.workers)
+    return is_slow and waited_for.issuperset(suspicion.workers)
+
+
 def is_recorded(case: Case, blamed_s: Floats, repaired_s: Floats) -> bool:
     """Whether the record has delays that are in `blamed_s` [steps] only, by their sum."""
     usual = usual_steps(case)
@@ -147,17 +202,29 @@ def with_note(case: Case, finding: Finding, seen: Fidelity) -> Finding:
     if not seen.may_withhold(finding.cause):
         return finding
     share = float(seen.unexplained_s.sum() / case.report.recorded_s.sum())
-    note = (
-        f"Late launches that no cause explains take another {percent(share)} of the step time"
-        if share > MAX_DISCREPANCY
-        else f"The replay matches the record in {seen.near.size:,} of "
+    rests_on = finding.evidence.get(WITHOUT_REPLAY)
+    matches = (
+        f"The replay matches the record in {seen.near.size:,} of "
         f"{plural(seen.num_usual, 'step')} only"
     )
-    parts = finding.parts and structs.replace(finding.parts, note=note)
-    return structs.replace(
+    if rests_on is not None:
+        note = f"{matches}: this rests on {_APART[rests_on]}"
+    elif share > MAX_DISCREPANCY:
+        note = (
+            f"Late launches that no cause explains take another {percent(share)} of the step time"
+        )
+    else:
+        note = matches
+    parts = finding.parts
+    if parts is not None:
+        parts = structs.replace(parts, note=f"{parts.note}. {note}" if parts.note else note)
+    noted = structs.replace(
         finding,
         confidence=min(finding.confidence, MAX_CONFIDENCE),
-        sentence=f"{finding.sentence}. {note}",
         parts=parts,
         evidence={**finding.evidence, "steps_near_record": int(seen.near.size)},
     )
+    if rests_on == "computing" and finding.cost is not None:
+        off = (max(0.0, finding.cost - seen.away), min(1.0, finding.cost + seen.away))
+        noted = structs.replace(noted, cost_range=off)
+    return structs.replace(noted, sentence=sentence_of(noted))

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from app.diagnosis.statistics.change_points import latest_onset, level_changes
 from app.diagnosis.statistics.episodes import episodes_of
-from app.diagnosis.statistics.persistence import Onset, persistence_of
+from app.diagnosis.statistics.persistence import Onset, period, persistence_of
 from app.engine.medians import medians_of_known
 from app.trace.window import Floats, Ints
 
@@ -260,10 +260,14 @@ def onset_in_history(history: ExtendedHistory, badness: Floats) -> Onset:
     if slowdown is None:
         return Onset(None, None)
     has_ended = slowdown.is_over and slowdown.end > history.num_before
+    at = slowdown.first + np.flatnonzero(np.isfinite(badness[slowdown.first :]))
+    every_steps = period(history.steps[at], np.maximum(badness[at] - 1, 0.0))
+    lasts = persistence_of(slowdown, badness, history.num_before)
     return Onset(
         int(history.steps[slowdown.first]) if slowdown.begins else None,
-        persistence_of(slowdown, badness, history.num_before),
+        "transient" if lasts == "chronic" and every_steps is not None else lasts,
         int(history.steps[slowdown.end - 1]) if has_ended else None,
+        every_steps,
     )
 
 

@@ -3,8 +3,8 @@
     cost = (T' - T'_repaired) / T'
 
 T' is the mean replayed step time with the launch delays of all suspicions added; T'_repaired the
-same with one suspicion repaired. Both include the time of odd steps that a replay leaves out, as
-evaluations are part of a job's time. Without delays and odd steps T' = T.
+same with one suspicion repaired. Both include what a replay leaves out of odd steps, as evaluations
+are part of a job's time, and idle time of all ranks between steps. Without all of these T' = T.
 What a worker does at the end of a step is hidden where the others begin the next one meanwhile:
 such seconds are in neither.
 
@@ -31,8 +31,10 @@ import numpy as np
 
 from app import formatting
 from app.diagnosis.case import Case
-from app.diagnosis.detector import Suspicion
+from app.diagnosis.detector import Suspicion, as_ratio, names_of
 from app.diagnosis.evidence.expert_levels import hot_by_routing
+from app.diagnosis.evidence.idle_time import idle_in_steps_s
+from app.diagnosis.evidence.late_launches import LAUNCHED_LATER_S
 from app.diagnosis.evidence.usual_steps import is_usual, usual_steps
 from app.diagnosis.finding import Worker
 from app.diagnosis.repair import Repair, Repaired
@@ -49,11 +51,13 @@ from app.trace.window import Floats, Ints
 class SuspicionCosts:
     """Step times T', `blamed_s` [steps], and T'_repaired of each suspicion, `repaired_s` [steps].
 
-    None where a suspicion has nothing to repair.
+    None where a suspicion has nothing to repair. `idle_s` [steps] is the part of all of them in
+    which nobody works.
     """
 
     blamed_s: Floats
     repaired_s: tuple[Floats | None, ...]
+    idle_s: Floats | float = 0.0
 
     def of(self, index: int) -> float | None:
         """Cost of a suspicion as a share of the job's time; None where it has nothing to repair."""
@@ -78,44 +82,56 @@ def suspicion_costs(case: Case, suspicions: Sequence[Suspicion]) -> SuspicionCos
         _hidden_s(case, suspicion, without_s, blamed_s)
         for suspicion, without_s in zip(suspicions, repaired_s, strict=True)
     ]
-    all_hidden_s = min(sum(hidden_s), float(blamed_s.min()))
-    left_out_s = _left_out_s(case, blamed_s - all_hidden_s) - all_hidden_s
+    all_hidden_s = np.minimum(np.sum(hidden_s, axis=0), blamed_s)
+    odd_s, idle_s = _left_out_s(case, blamed_s - all_hidden_s)
+    left_out_s = odd_s + idle_s - all_hidden_s
     return SuspicionCosts(
         blamed_s + left_out_s,
         tuple(
             None if without_s is None else without_s + own_s + left_out_s
             for without_s, own_s in zip(repaired_s, hidden_s, strict=True)
         ),
+        idle_s,
     )
 
 
 def _hidden_s(
     case: Case, suspicion: Suspicion, repaired_s: Floats | None, blamed_s: Floats
-) -> float:
-    """Seconds of a slow end of a step during which the others begin the next step.
+) -> Floats:
+    """[steps], seconds of a slow end of a step during which the others begin the next step.
 
     Replays have each step alone; where times between steps are known, the recorded steps are
     periods, of which the first one of the window ends when the others begin the next step.
     """
     has_periods = all(group.replayer.grid.origin_s is not None for group in case.groups)
-    steps = usual_steps(case)[usual_steps(case) > 0]
-    if not (suspicion.is_at_step_end and has_periods and steps.size) or repaired_s is None:
-        return 0.0
-    over_s = float(np.median((blamed_s - case.report.recorded_s)[steps]))
-    return float(np.clip(over_s, 0.0, np.median((blamed_s - repaired_s)[steps])))
+    if not (suspicion.is_at_step_end and has_periods) or repaired_s is None:
+        return np.zeros(blamed_s.size)
+    at_end_s = blamed_s - repaired_s
+    hidden_s = np.clip(blamed_s - case.report.recorded_s, 0.0, np.maximum(at_end_s, 0.0))
+    usual = usual_steps(case)[usual_steps(case) > 0]
+    usual = usual[at_end_s[usual] > 0]
+    # The first one and odd ones hide as much as the others do.
+    others = np.setdiff1d(np.flatnonzero(at_end_s > 0), usual)
+    hidden_s[others] = 0.0
+    if usual.size:
+        hidden_s[others] = np.minimum(np.median(hidden_s[usual]), at_end_s[others])
+    return hidden_s
 
 
-def _left_out_s(case: Case, blamed_s: Floats) -> Floats:
-    """[steps], seconds that odd steps take beyond their replay."""
+def _left_out_s(case: Case, blamed_s: Floats) -> tuple[Floats, Floats]:
+    """[steps], seconds beyond the replay: of odd steps, and idle time of all ranks in any step."""
     beyond_s = np.maximum(0.0, case.replay.recorded_s - blamed_s)
-    return np.asarray(np.where(is_usual(case), 0.0, beyond_s))
+    idle_s = np.minimum(beyond_s, idle_in_steps_s(case))
+    return np.where(is_usual(case), 0.0, beyond_s - idle_s), idle_s
 
 
-def blamed_step_times_s(case: Case, suspicions: Sequence[Suspicion]) -> tuple[Floats, Floats]:
-    """[steps] T', and [steps] the part of it that odd steps take beyond their replay; seconds."""
+def blamed_step_times_s(
+    case: Case, suspicions: Sequence[Suspicion]
+) -> tuple[Floats, Floats, Floats]:
+    """[steps], seconds: T', and of it what odd steps take beyond their replay, and idle time."""
     blamed_s = _step_times(case.replay, [suspicion.delays for suspicion in suspicions])
-    left_out_s = _left_out_s(case, blamed_s)
-    return blamed_s + left_out_s, left_out_s
+    odd_s, idle_s = _left_out_s(case, blamed_s)
+    return blamed_s + odd_s + idle_s, odd_s, idle_s
 
 
 def cost_after_other_repairs(
@@ -299,12 +315,16 @@ class _EditedDurations:
         return edited
 
     def add(self, delays: Repaired) -> None:
-        """Delays the start of operations, and the milestones inside them, by these seconds."""
+        """Delays the start of operations, and the milestones inside them, by these seconds.
+
+        What operations wait for on their way is not delayed by their late start.
+        """
         inside, of_row = self._inside(delays.rows)
         rows = np.concatenate([delays.rows, self._group.graph.num_ops + inside])
         new = rows[self._source[rows] == RECORDED]
         self._append(new, self._group.durations.recorded_s[new])
-        later_s = np.concatenate([delays.duration_s, delays.duration_s[of_row]])
+        sign = np.sign(self._group.graph.milestone_share[inside])[:, None]
+        later_s = np.concatenate([delays.duration_s, sign * delays.duration_s[of_row]])
         self._edited_s[self._source[rows]] += later_s
 
     def ideal_step_s(self) -> float:
@@ -364,9 +384,14 @@ def drop_explained(
     case: Case, suspicions: Sequence[Suspicion]
 ) -> tuple[list[Suspicion], list[RuledOut]]:
     """The suspicions that remain, and those that another one explains."""
-    explained: dict[str, RuledOut] = _late_hosts(suspicions) | _experts(case, suspicions)
-    explained |= _busy_hosts(case, suspicions)
+    explained: dict[str, RuledOut] = _late_hosts(case, suspicions) | _experts(case, suspicions)
+    explained |= _busy_hosts(case, suspicions) | _waits_in_stops(suspicions)
     left = [suspicion for suspicion in suspicions if suspicion.cause not in explained]
+    if folded := _late_forwards(case, left):
+        slow, late = folded
+        explained |= _explained(slow, late.cause)
+        left = [_with_repair_of(slow, late) if other is late else other for other in left]
+        left.remove(slow)
     for one, other in combinations(left, 2):
         if not may_be_confused(one.cause, other.cause):
             continue
@@ -446,26 +471,104 @@ def _are_hot(case: Case, slow: Suspicion) -> bool:
     return bool(slow.workers) and all(hot[worker] for worker in slow.workers)
 
 
-def _late_hosts(suspicions: Sequence[Suspicion]) -> dict[str, RuledOut]:
+def _late_hosts(case: Case, suspicions: Sequence[Suspicion]) -> dict[str, RuledOut]:
     """Drops late-host or the cause behind it, so that one fault is named once.
 
-    Data waits are data-loading, and garbage collection is gc-pause.
+    Data waits are data-loading, garbage collection is gc-pause, and long computations may be told
+    with their late launches.
     """
     by_cause = {suspicion.cause: suspicion for suspicion in suspicions}
-    late = by_cause.get(causes.LATE_HOST)
+    loading, late = by_cause.get(causes.DATA_LOADING), by_cause.get(causes.LATE_HOST)
+    explained: dict[str, RuledOut] = {}
+    if loading is not None and loading.culprits and loading.basis != "recorded":
+        for suspicion in suspicions:
+            # All launches are late, not only those that may wait for data.
+            is_steady = LAUNCHED_LATER_S in suspicion.evidence
+            if is_steady and set(loading.workers) <= _workers_of(case, suspicion):
+                explained = _explained(loading, suspicion.cause)
     if late is None:
-        return {}
+        return explained
     because, workers = late.evidence["late_because"], late.evidence["workers"]
-    loading = by_cause.get(causes.DATA_LOADING)
+    is_first = LAUNCHED_LATER_S not in late.evidence
     # A data wait without annotation is a late launch of the first computation.
-    if loading is not None and (not loading.culprits or _names_all(loading, workers)):
+    if is_first and loading is not None and (not loading.culprits or _names_all(loading, workers)):
         return _explained(late, causes.DATA_LOADING)
     busy = by_cause.get(causes.CPU_CONTENTION)
     if because == "unknown host work" and busy is not None and _names_all(busy, workers):
-        return _explained(late, causes.CPU_CONTENTION)
+        return explained | _explained(late, causes.CPU_CONTENTION)
     if because == "gc" and causes.GC_PAUSE in by_cause:
-        return _explained(late, causes.GC_PAUSE)
-    return {}
+        return explained | _explained(late, causes.GC_PAUSE)
+    for slow in suspicions:
+        has_launches = slow is not late and LAUNCHED_LATER_S in slow.evidence
+        if has_launches and set(late.workers) <= _workers_of(case, slow):
+            return explained | _explained(late, slow.cause)
+    return explained
+
+
+def _workers_of(case: Case, suspicion: Suspicion) -> set[Worker]:
+    """Its workers; of stage-imbalance all of the stages."""
+    if suspicion.cause != causes.STAGE_IMBALANCE:
+        return set(suspicion.workers)
+    stages = [culprit.stage for culprit in suspicion.culprits if culprit.stage is not None]
+    return {(dp_rank, stage) for stage in stages for dp_rank in range(case.parallelism.dp_size)}
+
+
+def _late_forwards(
+    case: Case, suspicions: Sequence[Suspicion]
+) -> tuple[Suspicion, Suspicion] | None:
+    """Workers whose forwards alone are long, and the lateness of the same workers that explains it.
+
+    A forward that is launched late, or piece by piece, is as long on a GPU that waits for its host
+    as on a slow one, and its backward, which the host launches in advance, is not. The smaller of
+    both is told with the larger. Where more workers launch late than compute longer, the launches
+    are told once.
+    """
+    by_cause = {suspicion.cause: suspicion for suspicion in suspicions}
+    slow = by_cause.get(causes.SLOW_WORKER)
+    late = by_cause.get(causes.LATE_HOST)
+    if slow is None:
+        return None
+    if late is not None and LAUNCHED_LATER_S in slow.evidence and LAUNCHED_LATER_S in late.evidence:
+        return (slow, late) if set(slow.workers) <= set(late.workers) else None
+    if slow.evidence.get("optypes") != ["forward-compute"]:
+        return None
+    if slow.evidence.get("host_sets_pace") is False:
+        return None  # its GPU is slow for certain
+    for cause in (causes.LATE_HOST, causes.DATA_LOADING):
+        late = by_cause.get(cause)
+        if late is None or not late.culprits or not set(slow.workers) <= set(late.workers):
+            continue
+        shared = _shared_time(case, slow, late)
+        if shared.first_s <= shared.second_s:
+            return slow, late
+    return None
+
+
+def _with_repair_of(slow: Suspicion, late: Suspicion) -> Suspicion:
+    """The lateness with the cost of both, where it repairs no durations itself."""
+    longer = float(slow.evidence["forward_slowdown"])
+    note = (
+        f"Of these, {names_of(slow.culprits)} also took {as_ratio(longer)} as long to compute"
+        if LAUNCHED_LATER_S in slow.evidence
+        else f"The forwards take {as_ratio(longer)} as long as the peers': because of the "
+        "late host, or of a slow GPU, which look alike without launch times"
+    )
+    return replace(
+        late,
+        repair=late.repair or slow.repair,
+        evidence={**late.evidence, "forward_slowdown": longer},
+        note=f"{late.note}. {note}" if late.note else note,
+    )
+
+
+def _waits_in_stops(suspicions: Sequence[Suspicion]) -> dict[str, RuledOut]:
+    """Drops stops in steps with reported waits for data: rows that say why win."""
+    by_cause = {suspicion.cause: suspicion for suspicion in suspicions}
+    stop, loading = by_cause.get(causes.JOB_STOP), by_cause.get(causes.DATA_LOADING)
+    if stop is None or loading is None or loading.basis != "recorded":
+        return {}
+    is_same = set(stop.evidence["steps"]) <= set(loading.evidence["steps"])
+    return _explained(stop, causes.DATA_LOADING) if is_same else {}
 
 
 # Of the time that busy CPUs take: less is what stops too short to be seen singly add up to.
@@ -479,13 +582,11 @@ def _busy_hosts(case: Case, suspicions: Sequence[Suspicion]) -> dict[str, RuledO
     )
     if busy is None:
         return {}
-    held_up, dp_ranks = set(busy.workers), range(case.parallelism.dp_size)
+    held_up = set(busy.workers)
     explained: dict[str, RuledOut] = {}
     for slow in suspicions:
-        workers = set(slow.workers) if slow.cause == causes.SLOW_WORKER else set()
-        if slow.cause == causes.STAGE_IMBALANCE:
-            stages = [culprit.stage for culprit in slow.culprits if culprit.stage is not None]
-            workers = {(dp_rank, stage) for stage in stages for dp_rank in dp_ranks}
+        is_slow = slow.cause in (causes.SLOW_WORKER, causes.STAGE_IMBALANCE)
+        workers = _workers_of(case, slow) if is_slow else set()
         if workers and workers <= held_up:
             shared = _shared_time(case, slow, busy)
             if shared.first_s <= _MAX_SHARE_OF_BUSY * shared.second_s:

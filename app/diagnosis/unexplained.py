@@ -45,24 +45,24 @@ def unexplained_loss(
         return None
     repaired = RepairedTogether(case, named)
     repaired_s = repaired.step_s
-    # What odd steps take beyond their replay is late launches.
-    blamed_s, late_s = blamed_step_times_s(case, named)
+    # What odd steps take beyond their replay is late launches, but for idle time, which is a fact.
+    blamed_s, late_s, idle_s = blamed_step_times_s(case, named)
     ideal_s = float(repaired.ideal_s[steps].mean())
     total_s = float(blamed_s[steps].mean())
     rest_s = float((repaired_s + late_s)[steps].mean()) - ideal_s
     rest_s -= total_s * _cost_beside_replays(named, findings)
-    loss_s = total_s - ideal_s
+    idle_share = float(idle_s[steps].mean()) / total_s
+    loss_s = total_s * (1 - idle_share) - ideal_s
     stops = _unnamed_stops(case, findings)
     # Per step, as all other times here.
     stop_s = sum(stop.seconds for stop in stops) / steps.size
-    gap_s = sum(stop.seconds for stop in stops if stop.place == "between") / steps.size
-    total_s, rest_s, loss_s = total_s + gap_s, rest_s + stop_s, loss_s + stop_s
+    rest_s, loss_s = rest_s + stop_s, loss_s + stop_s
     share = max(0.0, rest_s / total_s)
     of_loss = min(1.0, max(0.0, rest_s / loss_s)) if loss_s > 0 else None
     late_share = max(0.0, min(share, float(late_s[steps].mean()) / total_s))
     stop_steps = tuple(int(case.steps[stop.at]) for stop in stops)
     # Stops of all workers that no finding has are in the ideal's means and in the rest.
-    ideal_share = (ideal_s - stop_s + gap_s) / total_s
+    ideal_share = (ideal_s - stop_s) / total_s
     is_some = share >= MIN_UNEXPLAINED_SHARE
     left_s = repaired_s[steps].mean() - ideal_s
     optype, share_in_optype = _most(_by_optype(case, repaired, steps) if is_some else {}, left_s)
@@ -77,6 +77,7 @@ def unexplained_loss(
         share_in_optype=share_in_optype,
         stage=None if stage is None else int(stage),
         share_in_stage=share_in_stage,
+        idle_share=idle_share,
         late_launch_share=late_share,
         stop_share=min(share, stop_s / total_s),
         stop_steps=stop_steps,
@@ -96,9 +97,7 @@ def _unnamed_stops(case: Case, findings: Sequence[Finding]) -> list[Stop]:
     return [
         stop
         for stop in long_stops(case)
-        if stop.is_all
-        and (stop.is_inside or stop.place == "between")
-        and int(case.steps[stop.at]) not in named
+        if stop.is_all and stop.is_inside and int(case.steps[stop.at]) not in named
     ]
 
 

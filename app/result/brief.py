@@ -1,13 +1,23 @@
 """A job in short: what lists of jobs say of the steps that it is judged by."""
 
+from collections.abc import Sequence
 from typing import Annotated
 
 from msgspec import Meta
 
 from app.result.clock_times import result_ended_s
-from app.result.finding import Cause, Culprit, Finding, Persistence, Share, Timestamp
+from app.result.finding import (
+    Cause,
+    Culprit,
+    Finding,
+    ObservationRecord,
+    Persistence,
+    Share,
+    Timestamp,
+)
 from app.result.record import Record
 from app.result.window_result import Verdict, WindowResult, num_steps, total_s
+from app.result.words import MIN_FACT_SHARE
 
 MAX_FINDINGS = 3
 MAX_CULPRITS = 3
@@ -50,6 +60,10 @@ class JobBrief(Record, kw_only=True, frozen=True):
     onset_at_s: Annotated[
         float | None, Meta(description="Unix time of the costliest cause's onset.")
     ] = None
+    observation: Annotated[
+        ObservationRecord | None,
+        Meta(description="The fact that takes most, from 3 % of the GPU time on."),
+    ] = None
 
 
 def brief_of(result: WindowResult, *, num_gpus: int) -> JobBrief | None:
@@ -72,7 +86,14 @@ def brief_of(result: WindowResult, *, num_gpus: int) -> JobBrief | None:
         clock_residual_ms=result.clocks.residual_ms,
         num_findings=None if findings is None else len(findings),
         findings=None if findings is None else tuple(map(_finding_brief, findings[:MAX_FINDINGS])),
+        observation=_largest(result.observations or ()),
     )
+
+
+def _largest(facts: Sequence[ObservationRecord]) -> ObservationRecord | None:
+    largest = max(facts, key=lambda fact: fact.share or 0.0, default=None)
+    is_shown = largest is not None and (largest.share or 0.0) >= MIN_FACT_SHARE
+    return largest if is_shown else None
 
 
 def _finding_brief(finding: Finding) -> FindingBrief:

@@ -70,10 +70,8 @@ def in_clock_words(result: WindowResult, now_s: float) -> WindowResult:
 def finding_in_clock_words(finding: Finding, last_s: float | None, now_s: float) -> Finding:
     """The finding with times in its sentence, and `lasted_s`; both only as far as known.
 
-    Args:
-        finding: of a result, with `onset_at` and `ended_at`.
-        last_s: Unix time at which the newest step with figures ended.
-        now_s: Unix time of the reader: times of another day have their date.
+    The newest step with figures ended at `last_s`. Times of another day than the reader's, at
+    `now_s`, have their date; all are Unix times.
     """
     lasted_s = finding_lasted_s(finding, last_s)
     return replace(finding, lasted_s=lasted_s, sentence=_timed_sentence(finding, lasted_s, now_s))

@@ -1,6 +1,6 @@
 """Findings: each cause with its culprits, onset, cost and evidence; and the causes ruled out."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Literal
 
 from msgspec import Meta, field
@@ -126,7 +126,7 @@ class Finding(Record, kw_only=True, frozen=True):
         tuple[float, float] | None,
         Meta(
             description="The lower and the higher of two cost estimates, from the replay and from "
-            "the waits in collectives, if they differ by more than 3 percentage points; otherwise "
+            "the waits in collectives, if they differ by more than 2 percentage points; otherwise "
             "null."
         ),
     ]
@@ -174,6 +174,14 @@ class Finding(Record, kw_only=True, frozen=True):
         ),
     ] = None
 
+    @property
+    def is_of_microbatches(self) -> bool:
+        """Whether it names forwards or backwards, or no operations: not the optimizer alone."""
+        optypes = self.evidence.get("optypes")
+        if not isinstance(optypes, Sequence) or not optypes:
+            return True
+        return not {"forward-compute", "backward-compute"}.isdisjoint(optypes)
+
 
 class Unchecked(Record, kw_only=True, frozen=True):
     """A cause that the recording cannot show."""
@@ -182,9 +190,15 @@ class Unchecked(Record, kw_only=True, frozen=True):
     record: Annotated[str, Meta(description="What to record to see it.")]
 
 
+ObservationKind = Literal[
+    "idle-between-steps", "uneven-microbatches", "first-steps", "waits-not-recorded"
+]
+
+
 class ObservationRecord(Record, kw_only=True, frozen=True):
     """A fact without a cause, such as idle time between steps."""
 
+    kind: ObservationKind
     share: Annotated[float | None, Meta(description="Of the GPU time; null where not known.")]
     sentence: str
 

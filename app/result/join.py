@@ -12,7 +12,7 @@ from app import formatting
 from app.result.causes import SILENT_WORKER
 from app.result.clock_times import step_ends_s
 from app.result.figures import loss_shares
-from app.result.finding import Culprit, Finding, SeenIn
+from app.result.finding import Culprit, Finding, ObservationRecord, SeenIn
 from app.result.join_figures import combine_per_step, combine_results
 from app.result.window_result import (
     Fingerprint,
@@ -68,6 +68,7 @@ def combine_causes(results: Sequence[WindowResult], figures: WindowResult) -> Wi
         changes=_changes(results),
         fingerprint=_fingerprint(results, figures),
         unexplained=combined_unexplained(results),
+        observations=_observations(results),
         advice=_advice(results),
         findings=None if findings is None else tuple(findings[:MAX_FINDINGS]),
         more_findings=max(0, len(findings or ()) - MAX_FINDINGS),
@@ -313,9 +314,37 @@ def combined_unexplained(results: Sequence[WindowResult]) -> Unexplained | None:
         },
         share_of_loss=_mean(of_loss, sum(weight for _, weight in of_loss)),
         ideal_share=_mean(of_ideal, all_s) if len(of_ideal) == len(known) else None,
+        idle_share=_mean([(left.idle_share, weight) for left, weight in known], all_s),
         stop_steps=tuple(sorted({step for left, _ in known for step in left.stop_steps})),
     )
     return replace(joint, sentence=unexplained_sentence(joint))
+
+
+def _observations(results: Sequence[WindowResult]) -> tuple[ObservationRecord, ...] | None:
+    """Facts of each kind as the newest window says them, with their share of all time examined."""
+    examined = [(result, result.observations) for result in results]
+    known = [(result, facts) for result, facts in examined if facts is not None]
+    if not known:
+        return None
+    all_s = sum(total_s(result, "recorded") for result, _ in known)
+    shares: dict[str, list[tuple[float | None, float]]] = {}
+    newest: dict[str, ObservationRecord] = {}
+    for result, facts in known:
+        for fact in facts:
+            newest[fact.kind] = fact
+            weighted = fact.share, total_s(result, "recorded")
+            shares.setdefault(fact.kind, []).append(weighted)
+    return tuple(
+        _with_share(fact, _mean(shares[kind], all_s)) for kind, fact in sorted(newest.items())
+    )
+
+
+def _with_share(fact: ObservationRecord, share: float | None) -> ObservationRecord:
+    """The fact with another share, in its sentence too."""
+    if fact.share is None or share is None:
+        return fact
+    before, after = formatting.percent(fact.share), formatting.percent(share)
+    return replace(fact, share=share, sentence=fact.sentence.replace(before, after, 1))
 
 
 def _variance(parts: Sequence[Variance]) -> Variance:

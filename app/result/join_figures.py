@@ -147,6 +147,7 @@ def combine_results(results: Results) -> WindowResult:
             [result.unexplained_share for result in known], total.recorded_s
         ),
         coverage=_share_of_time([result.coverage for result in known], total.recorded_s),
+        wait_coverage=_wait_coverage(known, total.recorded_s),
     )
 
 
@@ -388,6 +389,12 @@ def _mean_fields(parts: Sequence[tuple[Record, float]], *names: str) -> dict[str
 
 def _share_of_time(shares: Sequence[float | None], recorded_s: Floats) -> float | None:
     return mean_known(list(zip(shares, recorded_s.tolist(), strict=True)))
+
+
+def _wait_coverage(known: Results, recorded_s: Floats) -> float | None:
+    """Not known of all windows where it is not of one."""
+    shares = [result.wait_coverage for result in known]
+    return None if None in shares else _share_of_time(shares, recorded_s)
 
 
 def _of_loss(shares: Sequence[float | None], total: Weights) -> float | None:

@@ -93,9 +93,8 @@ _MIN_LEVEL_RATIO = 0.5
 def recent_result(parts: Sequence[WindowResult]) -> WindowResult:
     """One result of the recent steps.
 
-    Args:
-        parts: results with figures, without `per_step`, of the last closed windows of one run,
-            ascending; at least one.
+    `parts`, one or more, are those of the last closed windows of a run, ascending, with figures and
+    without `per_step`.
     """
     parts = _with_common_names(parts)
     begin = _first_recent_step(parts)

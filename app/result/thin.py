@@ -37,10 +37,8 @@ def thinned_result(
 ) -> WindowResult:
     """The result that replaces those of successive windows of one run.
 
-    Args:
-        parts: their results, ascending, without `per_step`; thinned ones may be among them.
-        resolution: what the new result is of.
-        recorded: that of the windows whose operations stay stored.
+    `parts` are ascending, without `per_step`, some perhaps thinned already; `recorded` is that of
+    the windows whose operations stay stored.
     """
     joint = joint_result(parts)
     windows = [part.window for part in parts]

@@ -249,6 +249,13 @@ class Unexplained(Record, kw_only=True, frozen=True):
             "it adds up to 1, but for what two causes both lose; absent in older results."
         ),
     ] = None
+    idle_share: Annotated[
+        PartOfIt,
+        Meta(
+            description="Of the step time: in which all ranks are idle and no row says why. With "
+            "the others it adds up to 1; absent in older results."
+        ),
+    ] = None
     share_of_loss: Annotated[PartOfIt, Meta(description="Of the loss; null without a loss.")]
     optype: Annotated[
         str | None,
@@ -432,7 +439,11 @@ class WindowResult(Record, kw_only=True, frozen=True):
         ),
     ]
     wait_coverage: Annotated[
-        float | None, Meta(description="Share of the waits whose ends were recorded.")
+        float | None,
+        Meta(
+            description="Share of the waits whose ends were recorded: 0 where no collective of "
+            "several dp ranks was, so that a slow rank cannot be told; null where not known."
+        ),
     ] = None
     unchecked: tuple[Unchecked, ...] | None = None
     observations: tuple[ObservationRecord, ...] | None = None

@@ -13,8 +13,9 @@ import re
 from collections.abc import Sequence
 
 from app import formatting
+from app.result.figures import MAX_DISCREPANCY
 from app.result.finding import HIDDEN_COST, OLD_HIDDEN_COST, Finding, OnsetForm
-from app.result.window_result import Unexplained
+from app.result.window_result import Unexplained, WindowResult
 
 # Unicode noncharacters, which no text from outside has to keep.
 _BEGIN, _OR, _END = "\ufdd0", "\ufdd1", "\ufdd2"
@@ -34,7 +35,8 @@ IS, ARE = verb("is", "was"), verb("are", "were")
 TAKES, TAKE = verb("takes", "took"), verb("take", "took")
 WAITS, WAIT = verb("waits", "waited"), verb("wait", "waited")
 STOPS, STOP = verb("stops", "stopped"), verb("stop", "stopped")
-BEGIN = verb("begin", "began")
+BEGINS, BEGIN = verb("begins", "began"), verb("begin", "began")
+LAUNCHES, LAUNCH = verb("launches", "launched"), verb("launch", "launched")
 
 
 def in_tense(fact: str, *, is_past: bool) -> str:
@@ -56,6 +58,28 @@ def of_ideal(slowdown: float | None, whose: str = "its") -> str:
 def loses(share: float) -> str:
     """What a job loses, a share of its GPU time: "loses 24 % of its GPU time"."""
     return f"loses {formatting.percent(share)} of its GPU time"
+
+
+# Without a full stop.
+WAITS_NOT_RECORDED = (
+    "no collective of several dp ranks is recorded: whether they wait for a slow one cannot be told"
+)
+
+
+def low_fidelity_words(result: WindowResult | None) -> tuple[str, str]:
+    """Why figures are withheld as of low fidelity: a sentence, and what follows from it."""
+    guess = "Naming a worker or a stage would be a guess."
+    if result is not None and result.slowdown is None:
+        return "No step could be replayed.", guess
+    if result is not None and result.wait_coverage == 0:
+        return f"{formatting.upper_first(WAITS_NOT_RECORDED)}.", guess
+    discrepancy = None if result is None else result.fidelity.discrepancy
+    limit = formatting.percent(MAX_DISCREPANCY)
+    off = f"more than {limit}" if discrepancy is None else formatting.percent(discrepancy)
+    return (
+        f"The simulated steps differ from the recorded ones by {off}.",
+        f"The limit is {limit}. {guess}",
+    )
 
 
 def fix_wins(gpu_hours_per_day: float, bounds: Sequence[float] = ()) -> str:
@@ -135,6 +159,19 @@ def unexplained_sentence(left: Unexplained) -> str | None:
     fact = f"{share} of the step time{of_it} is not explained by any known cause"
     place = _place_in_words(left)
     return f"{fact}, most of it in {place}" if place else fact
+
+
+# Beside facts that take this share of the GPU time, no page says that nothing stands out.
+MIN_FACT_SHARE = 0.03
+
+
+def observed(result: WindowResult, least_share: float | None = None) -> list[str]:
+    """Facts that blame nobody, each as a sentence; with `least_share` those that take as much."""
+    return [
+        f"{fact.sentence}."
+        for fact in result.observations or ()
+        if least_share is None or (fact.share is not None and fact.share >= least_share)
+    ]
 
 
 def _place_in_words(left: Unexplained) -> str:

@@ -25,7 +25,8 @@ class LateJob:
 
     `host_s` before its computations, `gc_s` in a gap before its computations and `gc_inside_s`
     inside the forwards, both with `gc-pause` annotations, `data_s` before the first forward with a
-    `data-wait`. `factor` scales its computations. All this in the steps `when`, of all ranks named.
+    `data-wait`. `factor` scales its computations, `forward_factor` its forwards alone. All this in
+    the steps `when`, of all ranks named.
     """
 
     host_s: Mapping[int, float] = field(default_factory=dict)
@@ -33,6 +34,7 @@ class LateJob:
     gc_inside_s: Mapping[int, float] = field(default_factory=dict)
     data_s: Mapping[int, float] = field(default_factory=dict)
     factor: Mapping[int, float] = field(default_factory=dict)
+    forward_factor: Mapping[int, float] = field(default_factory=dict)
     when: tuple[int, ...] | None = None
     dp_size: int = 8
     num_steps: int = 8
@@ -87,6 +89,7 @@ class LateJob:
                     rows.append(Row("gc-pause", now_s, pause_s))
                     now_s += pause_s
                 took_s = usual_s * of(self.factor, 1.0)
+                took_s *= of(self.forward_factor, 1.0) if name == "forward" else 1.0
                 took_s *= 1 + self.noise * float(chance.standard_normal())
                 if name == "forward" and (pause_s := of(self.gc_inside_s) / MICROBATCHES):
                     rows.append(Row("gc-pause", now_s + took_s / 2, pause_s))
@@ -94,3 +97,14 @@ class LateJob:
                 rows.append(Row(f"{name}-compute", now_s, took_s, mb_id=microbatch))
                 now_s += took_s
         return rows, now_s
+
+
+# How long before they begin on the GPU computations are launched, by hosts that are ahead of it and
+# by such as are busy until then.
+AHEAD_US, BEHIND_US = 200_000, 10
+
+
+def with_launches(window: Window, *, late: tuple[int, ...] = ()) -> Window:
+    """The window with launch lags; hosts of `late` ranks launch when the GPU is idle."""
+    lag_us = np.where(np.isin(window.trace.dp_rank, late), BEHIND_US, AHEAD_US)
+    return window_factory.with_columns(window, launch_lag_us=lag_us)

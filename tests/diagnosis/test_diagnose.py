@@ -10,7 +10,8 @@ from app.diagnosis.suspicions import doubted_by_clocks, drop_explained
 from app.engine.clocks.measure import Clocks
 from app.result.causes import CAUSES
 from app.result.finding import Culprit
-from app.synth.faults.slow_compute import SlowWorker
+from app.synth.faults.interruptions import GcPauses
+from app.synth.faults.slow_compute import LongLastStage, SlowWorker
 from app.synth.normal_variation import SpecialSteps
 from tests.diagnosis.jobs import (
     NUM_STEPS,
@@ -82,6 +83,19 @@ def test_findings_are_most_costly_first_with_their_share_of_loss():
     found = only_finding(seen)
     assert [culprit.dp_rank for culprit in found.culprits] == [0, 1]
     assert found.evidence["share_of_loss"] == pytest.approx(1.0, abs=0.15)
+
+
+@pytest.mark.parametrize("pp", [1, 4])
+def test_shares_of_the_loss_are_together_no_more_than_all_of_it(pp):
+    stages = [LongLastStage()] if pp > 1 else []
+    for first, second in ((1.2, 1.5), (1.5, 1.5), (2.0, 1.2)):
+        job = made(SlowWorker(0, pp - 1, first), GcPauses(rate=0.1 * second), *stages, pp=pp)
+        shares = [
+            finding.evidence["share_of_loss"]
+            for finding in diagnosed(window_of(job)).findings or ()
+        ]
+        assert shares
+        assert sum(share or 0.0 for share in shares) <= 1.0 + 1e-9
 
 
 def test_stalls_explain_a_slow_worker(a_case):

@@ -7,8 +7,8 @@ import pytest
 from typing_extensions import override
 
 from app.diagnosis.detectors.link import SlowLink
-from app.diagnosis.evidence.network_suspects import network_suspects
-from app.diagnosis.network_repair import late_posts, slow_transfers
+from app.diagnosis.network.repair import late_posts, slow_transfers
+from app.diagnosis.network.suspects import network_suspects
 from app.diagnosis.suspicions import suspicion_costs
 from app.result.finding import Culprit
 from app.synth.cluster import RngOf, World

@@ -61,13 +61,33 @@ def test_noise_without_a_cause_is_said_with_its_share():
     )
 
 
-def test_stops_between_steps_are_a_loss_too():
+def test_a_stop_between_steps_is_a_fact_and_no_part_of_the_rest():
     window = longer_gaps(window_of(made(costs=QUIET)), every=9, gap_s=5.0)
     seen = diagnosed(window)
     assert findings_of(seen) == ()
+    assert rest_of(seen).share == pytest.approx(0.0, abs=0.01)
+    [fact] = seen.observations
     total_s = sum(analyse(window).recorded_s) + 5.0
-    assert rest_of(seen).share == pytest.approx(5.0 / total_s, abs=0.01)
-    assert "stops of all workers (in or before step 9)" in rest_of(seen).as_json()["sentence"]
+    assert fact.share == pytest.approx(5.0 / total_s, abs=0.02)
+    assert "before step 9" in fact.sentence
+
+
+def test_idle_time_between_all_steps_is_a_part_of_costs_and_of_the_step_but_not_of_the_rest():
+    slow = SlowWorker(1, 2, 1.5)
+    usual, idle = (
+        diagnosed(longer_gaps(window_of(made(slow, costs=QUIET)), every=1, gap_s=gap_s))
+        for gap_s in (0.0, 0.2)
+    )
+    (cost,), (less,) = (
+        [finding.cost or 0 for finding in findings_of(seen)] for seen in (usual, idle)
+    )
+    share = rest_of(idle).idle_share or 0.0
+    assert share == pytest.approx(idle.observations[0].share, abs=0.01)
+    assert share > 0.1
+    assert less == pytest.approx(cost * (1 - share), abs=0.01)
+    assert rest_of(idle).share == pytest.approx(rest_of(usual).share, abs=0.01)
+    parts = (rest_of(idle).ideal_share or 0.0, less, share, rest_of(idle).share)
+    assert sum(parts) == pytest.approx(1.0, abs=0.02)
 
 
 def test_a_small_rest_has_no_sentence_and_a_place_needs_most_of_it():

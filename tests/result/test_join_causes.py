@@ -9,7 +9,7 @@ from app.result.join import (
     leading,
 )
 from tests import results
-from tests.results import window_result
+from tests.results import idle, window_result
 
 PARTS = {
     "fact": "dp 3, stage 1 on host-17 is 1.6x slower than its peers",
@@ -231,3 +231,17 @@ def test_missing_worker_is_first_and_leads_only_alone():
     assert leading([silent, slow]) is slow
     assert leading([silent]) is silent
     assert leading(None) is None
+
+
+def test_a_fact_of_some_windows_has_its_share_of_the_time_of_all_that_were_examined():
+    windows = [
+        result(observations=[]),
+        result(recorded_s=30.0, observations=[idle(0.06)]),
+        result(observations=None),  # not examined
+        result(observations=[idle(0.02)]),
+    ]
+    [fact] = combined(*windows)["observations"]
+    assert fact["share"] == pytest.approx((30 * 0.06 + 10 * 0.02) / 50)
+    assert fact["sentence"] == idle(0.04)["sentence"]
+    assert combined(result(observations=[]))["observations"] == []
+    assert combined(result(observations=None)).get("observations") is None

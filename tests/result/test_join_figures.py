@@ -1,4 +1,5 @@
 import math
+from dataclasses import replace
 
 import msgspec
 import numpy as np
@@ -25,7 +26,8 @@ def report_of(first_step, *, num_steps=2, slow=()):
         for step in range(first_step, first_step + num_steps)
         for row in two_stages(2, step=step)
     ]
-    return analyse(window_factory.window(rows, dp_size=2, pp_size=2))
+    report = analyse(window_factory.window(rows, dp_size=2, pp_size=2))
+    return replace(report, lacks_waits=False)
 
 
 REPORTS = [report_of(0), report_of(2, num_steps=3, slow=(1,)), report_of(5, slow=(0, 1))]

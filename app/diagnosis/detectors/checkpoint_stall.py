@@ -2,7 +2,8 @@
 
 They write a checkpoint where a step ends, or between two steps; the client may mark such steps
 (`kind="checkpoint"`), which are then left out of all other figures. A checkpoint is no fault as
-long as it is cheap.
+long as it is cheap. Where all workers are idle between steps and none are marked, nothing says that
+it is a checkpoint (observations.py).
 """
 
 from collections.abc import Mapping
@@ -13,6 +14,7 @@ from typing_extensions import override
 
 from app.diagnosis.case import Case
 from app.diagnosis.detector import Detector, Suspicion, is_plural, names_of
+from app.diagnosis.evidence.step_gaps import total_s
 from app.diagnosis.evidence.stops import (
     RegularStops,
     Stop,
@@ -26,7 +28,8 @@ from app.diagnosis.evidence.stops import (
     stops_before_steps,
     usual_step_s,
 )
-from app.diagnosis.statistics.persistence import Onset
+from app.diagnosis.statistics.persistence import LIMITS as PERSISTENCE
+from app.diagnosis.statistics.persistence import Onset, period
 from app.formatting import percent, plural, seconds
 from app.result.finding import Culprit, RuledOut
 from app.result.words import BEGIN, STOP, STOPS, TAKES, in_tense
@@ -36,12 +39,8 @@ from app.result.words import BEGIN, STOP, STOPS, TAKES, in_tense
 class CheckpointLimits:
     """Thresholds of checkpoint-stall. All were chosen, unless a comment says otherwise."""
 
-    # So many stops show an interval: two evaluations, or one and a checkpoint, are alike as well.
-    min_stops: int = 3
     # The longest stop takes at most so many times the shortest one: each writes the same state.
     max_ratio: float = 3.0
-    # Steps between two stops: in every step it is the job's usual work.
-    min_every: int = 2
     # Before steps that begin late, stops every other step may be waits for data.
     min_every_at_begin: int = 3
     # A share of GPU time. Cheaper checkpoints are as usual,
@@ -81,7 +80,7 @@ class CheckpointStall(Detector):
 
     def _of_marked(self, case: Case, marked_s: Mapping[int, float]) -> Suspicion | RuledOut:
         lost_s, mean_s = sum(marked_s.values()), float(np.mean([*marked_s.values()]))
-        cost = lost_s / (_total_s(case) + lost_s + len(marked_s) * usual_step_s(case))
+        cost = lost_s / (total_s(case) + lost_s + len(marked_s) * usual_step_s(case))
         fact = (
             f"a checkpoint step, as the client marks it, {TAKES} {seconds(mean_s)} longer than "
             "others"
@@ -97,6 +96,7 @@ class CheckpointStall(Detector):
             fact=fact,
             cost=cost,
             onset=Onset(None, "chronic"),
+            basis="recorded",
             evidence={
                 "steps": list(marked_s),
                 "stops": len(marked_s),
@@ -111,7 +111,7 @@ class CheckpointStall(Detector):
         if not stops:
             reason = "workers stop neither where a step ends or begins nor between two steps"
             return self.denied(reason)
-        share = sum(stop.seconds for stop in stops) / _total_s(case)
+        share = sum(stop.seconds for stop in stops) / total_s(case)
         longest = longest_of(stops)
         longest_s = seconds(longest.seconds)
         workers = "all workers" if longest.is_all else "some workers"
@@ -125,7 +125,8 @@ class CheckpointStall(Detector):
         )
         answer = self.cannot_tell if share >= LIMITS.least_cost else self.denied
         return answer(
-            f"{stopped}: {LIMITS.min_stops} stops at one interval are needed to see a checkpoint",
+            f"{stopped}: {PERSISTENCE.min_times} stops at one interval are needed to see a "
+            "checkpoint",
             cost=share,
             stops=len(stops),
         )
@@ -133,7 +134,7 @@ class CheckpointStall(Detector):
     def _of_interval(self, case: Case, regular: RegularStops, every: int) -> Suspicion | RuledOut:
         stops, took_s = regular.stops, [stop.seconds for stop in regular.stops]
         mean_s, lost_s = float(np.mean(took_s)), float(np.sum(took_s))
-        cost = lost_s / _total_s(case)
+        cost = lost_s / total_s(case)
         if regular.of_one or (not regular.are_whole and cost < LIMITS.least_cost_seen):
             beginners, late = _BEGINNERS[regular.of_one]
             return self.cannot_tell(
@@ -148,6 +149,15 @@ class CheckpointStall(Detector):
         )
         workers = sorted(set.intersection(*named)) if named else []
         culprits = case.culprits(workers)
+        fact = _fact(culprits, regular, every, mean_s)
+        is_idle = stops[0].place != "end" and np.isfinite(gaps_between(case).before_s).any()
+        if is_idle and not culprits:
+            return self.cannot_tell(
+                f"{in_tense(fact, is_past=False)}: none of them was reported",
+                cost=cost,
+                mean_stop_s=mean_s,
+                stops=len(stops),
+            )
         blamed = blamed_rows(case, stops)
         confidence = LIMITS.confidence if regular.are_whole else LIMITS.confidence_of_little
         return Suspicion(
@@ -156,7 +166,7 @@ class CheckpointStall(Detector):
             confidence=confidence,
             max_confidence=1.0 if regular.are_whole else confidence,
             culprits=culprits,
-            fact=_fact(culprits, regular, every, mean_s),
+            fact=fact,
             repair=blamed.repair(case),
             delays=blamed.delays(case),
             cost=cost if regular.are_whole else None,
@@ -187,15 +197,6 @@ def _marked_s(case: Case) -> dict[int, float]:
             longer_s = float(gaps.before_s[at]) - len(between) * (usual_s + gaps.usual_s)
             cost_s |= dict.fromkeys(between, max(0.0, longer_s) / len(between))
     return cost_s
-
-
-def _total_s(case: Case) -> float:
-    """Recorded seconds of the steps, and of large gaps between successive ones."""
-    gaps, recorded_s = gaps_between(case), case.report.recorded_s
-    # After a gap a step counts from its usual begin (steady_state.py).
-    whole_s = np.maximum(recorded_s, late_begins(case).span_s)
-    lasted_s = np.where(gaps.is_large, whole_s, recorded_s)
-    return float(lasted_s.sum() + gaps.before_s[gaps.is_large].sum())
 
 
 def _stops(case: Case) -> RegularStops:
@@ -234,19 +235,15 @@ def _alike(stops: Mapping[int, Stop]) -> list[Stop]:
 def _interval(case: Case, regular: RegularStops) -> int | None:
     """Steps between two stops, if they come at one interval and are about equally long."""
     stops = regular.stops
-    steps = np.unique(case.steps[np.array([stop.at for stop in stops], np.int64)])
-    if steps.size < LIMITS.min_stops:
-        return None
-    every = int(np.gcd.reduce(np.diff(steps)))
-    due = case.steps[(case.steps >= steps[0]) & (case.steps <= steps[-1])]
-    due = due[(due - steps[0]) % every == 0]
+    is_stop = np.isin(np.arange(case.steps.size), [stop.at for stop in stops])
+    every = period(case.steps, is_stop.astype(np.float64))
     at_begin = any(stop.place == "begin" for stop in stops)
-    if every < (LIMITS.min_every_at_begin if at_begin else LIMITS.min_every):
+    if every is None or (at_begin and every < LIMITS.min_every_at_begin):
         return None
     took_s = [stop.seconds for stop in stops]
     # Of stops that were not seen whole the lengths are unknown.
     are_alike = max(took_s) <= LIMITS.max_ratio * min(took_s) or not regular.are_whole
-    return every if are_alike and due.size == steps.size else None
+    return every if are_alike else None
 
 
 def _fact(culprits: tuple[Culprit, ...], regular: RegularStops, every: int, mean_s: float) -> str:

@@ -1,7 +1,8 @@
 """data-loading: the step's first forward computation waits for data.
 
 The client may report the waits (`recorder.data(loader)`), and then those that are far longer than
-the others' name the workers. Without reports a first forward that is late step after step does.
+the others' name the workers. Without reports first forwards of a few workers do that are late step
+after step while others have begun; where all are idle, nothing says that they wait for data.
 """
 
 from dataclasses import dataclass, replace
@@ -22,17 +23,16 @@ from app.diagnosis.evidence.data_waits import LIMITS as WAIT_LIMITS
 from app.diagnosis.evidence.data_waits import (
     DataWaits,
     data_waits,
-    host_of_first_stage,
-    unrecorded_s,
     wait_rows,
 )
+from app.diagnosis.evidence.idle_time import idle_share
 from app.diagnosis.evidence.interruptions import workers_where
 from app.diagnosis.evidence.job_changes import launch_lateness
 from app.diagnosis.finding import Worker
-from app.diagnosis.statistics.persistence import onset_of_hits
+from app.diagnosis.statistics.persistence import Onset, onset_of_hits
 from app.formatting import percent, seconds
 from app.result.finding import Culprit, RuledOut
-from app.result.words import WAIT, WAITS
+from app.result.words import BEGIN, BEGINS, WAIT, WAITS
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,11 +45,15 @@ class LoadingLimits:
     # late step may be chance, and many in a row are none.
     doubt_per_step: float = 0.5
     max_counted_steps: int = 10
-    # The confidence over the score.
+    # The confidence over the score,
     confidence_of_score: float = 0.97
+    # and the highest without reports: the jobs that were calibrated have few other late hosts.
+    max_confidence_concluded: float = 0.8
 
 
 LIMITS = LoadingLimits()
+# Stops of a loader in more steps are counted, not listed.
+_MAX_STEPS = 4
 
 
 class DataLoading(Detector):
@@ -72,17 +76,14 @@ class DataLoading(Detector):
                 f"than {WAIT_LIMITS.min_steps} steps cannot tell loading from an evaluation",
                 longest_share=worst,
             )
-        between_s = unrecorded_s(case)
-        before_s = between_s + loading.delay_s[:, :, 0].min(axis=1)
-        odd = before_s > loading.least_s
-        share = float(before_s[odd].sum() / (case.report.recorded_s + between_s).sum())
-        if odd.sum() >= WAIT_LIMITS.min_steps and share >= WAIT_LIMITS.min_odd_share:
+        share = idle_share(case)
+        if share >= WAIT_LIMITS.min_share_of_all:
             return self.cannot_tell(
-                f"{int(odd.sum()):,} of {case.steps.size:,} steps begin late on all workers, which "
-                f"takes {percent(share)} of the time: waits for data, evaluations or checkpoints, "
-                "none of which was reported",
+                f"all workers are idle for {percent(share)} of the time before their first "
+                "computation: waits for data, evaluations or checkpoints, none of which was "
+                "reported",
                 longest_share=worst,
-                late_share=share,
+                idle_share=share,
             )
         return self.denied(
             "no worker's first forward computation begins late step after step",
@@ -106,29 +107,30 @@ def _suspicion(case: Case, loading: DataWaits) -> Suspicion:
         if loading.is_annotated
         else 1 - LIMITS.doubt_per_step ** min(num_late, LIMITS.max_counted_steps)
     )
-    subject = (
-        f"{len(workers):,} different workers, one or another in each step, {WAIT}"
-        if loading.wanders
-        else f"{names_of(culprits)} {WAIT if is_plural(culprits) else WAITS}"
-    )
-    fact = (
-        f"{subject} {seconds(mean_s)} for data before the first forward computation "
-        f"{steps_of(num_late, is_hit.size)}"
-    )
+    often, late_steps = steps_of(num_late, is_hit.size), case.steps[is_hit].tolist()
+    # Of the loader, each an event of its own.
+    is_stop = num_late <= _MAX_STEPS and mean_s >= float(np.median(case.report.recorded_s))
+    if is_stop:
+        listed = " and ".join(", ".join(map(str, late_steps)).rsplit(", ", 1))
+        often = f"in {'step' if num_late == 1 else 'steps'} {listed}"
+        onset = Onset(late_steps[0], "transient", late_steps[-1])
     return Suspicion(
         cause=DataLoading.cause,
         score=score,
         confidence=LIMITS.confidence_of_score * score,
+        max_confidence=1.0 if loading.is_annotated else LIMITS.max_confidence_concluded,
         culprits=culprits,
-        fact=fact,
+        fact=f"{_what(loading, culprits, mean_s)} {often}",
+        note="" if loading.is_annotated else NOT_RECORDED,
         delays=wait_rows(case, loading).delays(case),
         badness=launch_lateness(case, workers),
         onset=replace(onset, persistence="rotating") if loading.wanders else onset,
+        onset_form=None if is_stop else "since",
         basis="recorded" if loading.is_annotated else "concluded",
         evidence={
             **workers_evidence(workers),
             "optypes": ["forward-compute"],
-            "steps": case.steps[is_hit].tolist(),
+            "steps": late_steps,
             "mean_wait_s": mean_s,
             "longest_wait_s": float(loading.wait_s[is_late].max()),
             "reported_by_client": loading.is_annotated,
@@ -136,15 +138,26 @@ def _suspicion(case: Case, loading: DataWaits) -> Suspicion:
     )
 
 
+NOT_RECORDED = "No wait for data was recorded: another delay of the host looks the same"
+
+
+def _what(loading: DataWaits, culprits: tuple[Culprit, ...], mean_s: float) -> str:
+    mean = seconds(mean_s)
+    if not loading.is_annotated:
+        begin, its = (BEGIN, "their") if is_plural(culprits) else (BEGINS, "its")
+        return f"{names_of(culprits)} {begin} {its} first forward computation {mean} late"
+    subject = f"{names_of(culprits)} {WAIT if is_plural(culprits) else WAITS}"
+    if loading.wanders:
+        num_workers = int(loading.is_late.any(axis=0).sum())
+        subject = f"{num_workers:,} different workers, one or another in each step, {WAIT}"
+    return f"{subject} {mean} for data before the first forward computation"
+
+
 def _culprits(case: Case, loading: DataWaits) -> tuple[Culprit, ...]:
     """Empty if all of the first stage wait: later stages may wait without showing it."""
     workers, hosts = workers_where(loading.waits), case.replay.window.hosts
     if loading.of_all:
-        host = (
-            _host_of_all(case, loading, workers)
-            if loading.is_annotated
-            else host_of_first_stage(case, loading)
-        )
+        host = _host_of_all(case, loading, workers)
         return () if host is None else (case.with_rank(Culprit(host=host)),)
     if loading.is_annotated:
         return case.culprits(workers)

@@ -16,10 +16,11 @@ from app.diagnosis.detector import Detector, Suspicion, as_ratio, names_of
 from app.diagnosis.evidence.expert_levels import expert_levels, expert_times, uneven_workers
 from app.diagnosis.evidence.expert_load import LIMITS as LOAD_LIMITS
 from app.diagnosis.evidence.expert_load import NOT_TOLD_APART, ExpertLoad, expert_load
+from app.diagnosis.evidence.hot_experts import HotExperts, hot_experts
 from app.diagnosis.evidence.interruptions import workers_where
 from app.diagnosis.evidence.usual_steps import usual_steps
 from app.diagnosis.finding import Worker, group_culprits, score
-from app.diagnosis.repair import repaired_parts, without_factor
+from app.diagnosis.repair import ShortenedComputations, repaired_parts, without_factor
 from app.diagnosis.statistics.persistence import Onset, rotation
 from app.engine.what_if import Replayer
 from app.formatting import percent
@@ -40,6 +41,8 @@ class ExpertLimits:
     share_by_timings_alone: float = 0.9
     # The score of what varies otherwise than experts do: below that from which causes are named.
     max_score_denied: float = 0.49
+    # The score of hot experts that stay for some steps, which their own rules are sure of.
+    score_of_hot: float = 0.9
     # Time over that with even loads, at least: nothing is divided by less.
     min_load: float = 1e-3
 
@@ -54,7 +57,10 @@ class ExpertImbalance(Detector):
 
     @override
     def detect(self, case: Case) -> Suspicion | RuledOut:
-        load = expert_load(case)
+        load, hot = expert_load(case), hot_experts(case)
+        # What lasts is said as what moves, if it does.
+        if hot is not None and (load is None or load.has_lasting or not load.is_by_routing):
+            return _suspicion_of_hot(case, hot)
         if load is None:
             return self.cannot_tell(
                 "too few computations to tell what varies with the experts' loads"
@@ -95,6 +101,37 @@ def _figures(load: ExpertLoad) -> dict[str, float]:
         "pearson_r_with_lengths_squared": load.squares_r,
     }
     return {name: figure for name, figure in known.items() if figure is not None}
+
+
+_HAVE = verb("have", "had")
+
+
+def _suspicion_of_hot(case: Case, hot: HotExperts) -> Suspicion:
+    """Of experts that stay popular for some steps, and then others do."""
+    is_hot = hot.is_hot
+    excess = np.where(is_hot, (hot.forward + hot.backward) / 2 - 1, 0.0)
+    ratio = 1 + float(excess[is_hot].mean())
+    steps = case.steps[is_hot.any(axis=(1, 2))]
+    fact = (
+        f"loads of the experts {ARE} uneven, and every few steps other ranks {_HAVE} the popular "
+        f"ones: these ranks {TAKE} {as_ratio(ratio)} as long as with even loads, in forward and "
+        "backward"
+    )
+    return Suspicion(
+        cause=ExpertImbalance.cause,
+        score=LIMITS.score_of_hot,
+        confidence=LIMITS.confidence * LIMITS.share_by_timings_alone,
+        culprits=(),
+        fact=fact,
+        repair=ShortenedComputations(case, hot.forward, hot.backward),
+        badness=case.extended_history.of_window(1 + excess.max(axis=(1, 2))),
+        onset=Onset(None, "rotating"),
+        evidence={
+            "optypes": ["forward-compute", "backward-compute"],
+            "steps": steps.tolist(),
+            "slowdown_of_hot": ratio,
+        },
+    )
 
 
 _DIFFER, _FOLLOW = verb("differ", "differed"), verb("follow", "followed")

@@ -22,6 +22,7 @@ from app.diagnosis.detector import (
     steps_of,
     workers_evidence,
 )
+from app.diagnosis.evidence.idle_time import idle_time
 from app.diagnosis.evidence.interruptions import LIMITS as INTERRUPTION_LIMITS
 from app.diagnosis.evidence.interruptions import (
     InterruptionKind,
@@ -34,9 +35,15 @@ from app.diagnosis.evidence.interruptions import (
     workers_where,
 )
 from app.diagnosis.evidence.outliers import outliers
+from app.diagnosis.evidence.step_gaps import outside_s, total_s
 from app.diagnosis.evidence.stops import LIMITS as STOP_LIMITS
-from app.diagnosis.evidence.stops import long_stops, longest_of, usual_step_s
-from app.diagnosis.statistics.persistence import onset_of_hits
+from app.diagnosis.evidence.stops import long_stops, may_be_collection, usual_step_s
+from app.diagnosis.statistics.persistence import (
+    is_of_few,
+    onset_of_losses,
+    period,
+    rotation,
+)
 from app.engine.medians import medians_of_known
 from app.engine.metrics import binomial_tail
 from app.result.finding import Culprit, RuledOut
@@ -91,8 +98,9 @@ class PauseLimits:
     recorded_score: float = 0.97
     # The confidence over the score.
     confidence_of_score: float = 0.97
-    # Before a launch are pauses of which a smaller share is inside computations: the majority.
-    min_share_inside: float = 0.5
+    # Pauses are inside computations, between steps while all ranks are idle, outside of all steps,
+    # or recorded, if this share of them is: the majority.
+    majority: float = 0.5
 
 
 LIMITS = PauseLimits()
@@ -157,11 +165,20 @@ class GcPause(Detector):
 
 def _suspicion(case: Case, pauses: Pauses) -> Suspicion:
     rows, full, is_recorded = pauses.rows, pauses.full, pauses.is_recorded
+    recorded_s = rows.excess_s.sum(where=is_recorded)
+    between_s = idle_time(case).reported_s["gc-pause"]
+    outside = np.minimum(between_s, outside_s(case)).sum()
+    # What no step has is in no replay either.
+    is_outside = outside >= LIMITS.majority * between_s.sum() > 0
     every_steps = _period(case, full)
     culprits = () if every_steps is not None else _culprits(case, pauses.certain)
     is_hit = full.in_steps(case)
-    onset = onset_of_hits(case.steps, is_hit)
-    wanders = every_steps is None and not culprits and onset.persistence == "chronic"
+    by_worker_s = full.seconds(case).reshape(case.steps.size, -1)
+    lost_s = by_worker_s.sum(axis=1)
+    onset = onset_of_losses(case.steps, lost_s)
+    worst = np.where(is_hit, by_worker_s.argmax(axis=1), -1)
+    in_turn = rotation(worst, by_worker_s.max(axis=1)) is not None and not is_of_few(lost_s)
+    wanders = every_steps is None and not culprits and (in_turn or onset.persistence == "chronic")
     score = LIMITS.recorded_score if is_recorded.any() else 1 - pauses.chance
     in_op = rows.kind == InterruptionKind.GC_OP
     return Suspicion(
@@ -170,8 +187,10 @@ def _suspicion(case: Case, pauses: Pauses) -> Suspicion:
         confidence=LIMITS.confidence_of_score * score,
         culprits=culprits,
         fact=_fact(case, pauses, every_steps, culprits),
-        repair=rows.repair(case) if rows.is_inside.any() else None,
-        delays=rows.delays(case) if not rows.is_inside.all() else None,
+        repair=rows.repair(case) if rows.is_inside.any() and not is_outside else None,
+        delays=rows.delays(case) if not (rows.is_inside.all() or is_outside) else None,
+        cost=float(between_s.sum() / total_s(case)) if is_outside else None,
+        is_cost_recorded=is_outside,
         onset=replace(onset, persistence="rotating") if wanders else onset,
         evidence={
             **workers_evidence(workers_where(full.counts(case) > 0)),
@@ -184,7 +203,7 @@ def _suspicion(case: Case, pauses: Pauses) -> Suspicion:
             "planned": every_steps is not None,
             "every_steps": every_steps or None,
         },
-        basis="recorded" if (is_recorded & rows.is_inside).any() else "concluded",
+        basis="recorded" if recorded_s >= LIMITS.majority * rows.excess_s.sum() else "concluded",
     )
 
 
@@ -199,7 +218,9 @@ def _period(case: Case, pauses: Interruptions) -> int | None:
         return None
     if at.size == 1:
         return period_before(case, int(at[0])) or 0
-    return int(np.gcd.reduce(np.diff(case.steps[at]))) if at.size else 0
+    if at.size and is_shared[at[0] :].all():
+        return 1
+    return period(case.steps, is_shared.astype(np.float64)) or 0
 
 
 def _culprits(case: Case, pauses: Interruptions) -> tuple[Culprit, ...]:
@@ -229,8 +250,12 @@ def _fact(
     if culprits:
         subject = f"{names_of(culprits)} {STOP if is_plural(culprits) else STOPS}"
     num_steps = int(full.in_steps(case).sum())
-    is_inside = pauses.rows.is_inside.mean() >= LIMITS.min_share_inside
+    is_inside = pauses.rows.is_inside.mean() >= LIMITS.majority
+    between_s = idle_time(case).reported_s["gc-pause"][full.step]
+    is_between = full.is_first & (between_s >= LIMITS.majority * full.excess_s)
     where = "in a forward computation" if is_inside else "before a launch"
+    if is_between.mean() >= LIMITS.majority:
+        where = "between steps"
     return (
         f"{subject} {where} {mean_s} on average, as Python does to collect garbage: "
         f"{full.size:,} times {steps_of(num_steps, case.steps.size)}"
@@ -257,7 +282,7 @@ def gc_pauses(case: Case) -> Pauses:
     before = interruptions_of(case, InterruptionKind.LATE_BY_GC)
     in_op = interruptions_of(case, InterruptionKind.GC_OP)
     longer = interruptions_of(case, InterruptionKind.LONG)
-    longer = _without_stop(case, longer.where(~among(longer, inside)))
+    longer = _without_stops(case, longer.where(~among(longer, inside)))
     is_shared = longer_at_once(case, longer)
     steps = np.unique(longer.step[is_shared])
     always = steps.size > LIMITS.max_planned_steps * case.steps.size
@@ -270,20 +295,23 @@ def gc_pauses(case: Case) -> Pauses:
     return Pauses(joined([inside, before, in_op, planned, single]), ratio, chance, always)
 
 
-def _without_stop(case: Case, longer: Interruptions) -> Interruptions:
-    """Without a single stop of a whole step or more, far longer than all other long computations.
+def _without_stops(case: Case, longer: Interruptions) -> Interruptions:
+    """Without stops of a whole step or more, far longer than all other long computations.
 
-    Collections of one job are alike; what stops it once and for so long is another cause.
+    Such a stop, of which no client reports a collection, is another cause.
     """
-    stops = [stop for stop in long_stops(case) if stop.rows.size and not stop.is_all]
-    if not stops:
-        return longer
-    longest = longest_of(stops)
-    least_s = STOP_LIMITS.min_share_of_excess * longest.seconds
-    is_stop = (longer.step == longest.at) & (longer.excess_s >= least_s)
-    others_s = float(longer.excess_s[~is_stop].max(initial=0.0))
-    is_single = longest.seconds >= max(usual_step_s(case), LIMITS.min_times_others * others_s)
-    return longer.where(~is_stop) if is_single else longer
+    stops = [stop for stop in long_stops(case) if stop.rows.size]
+    stops = [stop for stop in stops if not stop.is_all or not may_be_collection(case, stop)]
+    is_stop, usual_s = np.zeros(longer.size, np.bool_), usual_step_s(case)
+    for stop in sorted(stops, key=lambda stop: -stop.seconds):
+        if stop.seconds < usual_s:
+            break
+        least_s = STOP_LIMITS.min_share_of_excess * stop.seconds
+        is_stop |= (longer.step == stop.at) & (longer.excess_s >= least_s)
+        others_s = float(longer.excess_s[~is_stop].max(initial=0.0))
+        if stop.seconds >= LIMITS.min_times_others * others_s:
+            return longer.where(~is_stop)
+    return longer
 
 
 def _stops_elsewhere(case: Case, longer: Interruptions) -> NDArray[np.bool_]:

@@ -11,10 +11,14 @@ from typing_extensions import override
 from app.diagnosis.case import Case, evidence
 from app.diagnosis.detector import Detector, Suspicion, as_ratio, names_of, workers_evidence
 from app.diagnosis.evidence.job_changes import signal_against_others
-from app.diagnosis.evidence.network import LIMITS as NETWORK_LIMITS
-from app.diagnosis.evidence.network import NetworkTransfers, network_transfers
-from app.diagnosis.evidence.network_probe import slowdown_of_all
-from app.diagnosis.evidence.network_suspects import (
+from app.diagnosis.evidence.usual_steps import is_usual
+from app.diagnosis.features import Features, ops_where
+from app.diagnosis.fidelity import is_recorded
+from app.diagnosis.network.links import LIMITS as NETWORK_LIMITS
+from app.diagnosis.network.links import NetworkTransfers, network_transfers
+from app.diagnosis.network.probe import slowdown_of_all
+from app.diagnosis.network.repair import late_posts, slow_transfers
+from app.diagnosis.network.suspects import (
     NetworkSuspect,
     any_links,
     common_hosts,
@@ -22,11 +26,7 @@ from app.diagnosis.evidence.network_suspects import (
     is_network_wide,
     network_suspects,
 )
-from app.diagnosis.evidence.transfers import LIMITS as TRANSFER_LIMITS
-from app.diagnosis.evidence.usual_steps import is_usual
-from app.diagnosis.features import Features, ops_where
-from app.diagnosis.fidelity import is_recorded
-from app.diagnosis.network_repair import late_posts, slow_transfers
+from app.diagnosis.network.transfers import LIMITS as TRANSFER_LIMITS
 from app.diagnosis.repair import Repair, Repaired, delays_repair, durations_repair
 from app.diagnosis.statistics.persistence import onset_of_hits
 from app.diagnosis.suspicions import (
@@ -47,7 +47,7 @@ from app.trace.window import Floats, Ints
 
 @dataclass(frozen=True, slots=True)
 class SlowLinkLimits:
-    """Thresholds of slow-link and flapping-link, chosen; of a slow transfer: evidence/transfers."""
+    """Thresholds of slow-link and flapping-link, chosen; of a slow transfer: network/transfers."""
 
     # Share of the step from which on a network that may be slow everywhere is worth mentioning; the
     # second one where small collectives do not show that it is fast.

@@ -16,7 +16,6 @@ import numpy as np
 from typing_extensions import override
 
 from app.diagnosis.case import Case
-from app.diagnosis.detector import LIMITS as FEW_STEPS
 from app.diagnosis.detector import (
     Detector,
     Suspicion,
@@ -28,13 +27,13 @@ from app.diagnosis.detector import (
 from app.diagnosis.detectors.late_host import one_by_one
 from app.diagnosis.evidence.late_workers import LIMITS as LATENESS
 from app.diagnosis.evidence.late_workers import LateWorker, arrivals_evidence, late_workers
-from app.diagnosis.evidence.slow_operations import once_times
+from app.diagnosis.evidence.long_microbatches import has_longer_sequences
 from app.diagnosis.evidence.slow_steps import Turns, workers_in_turn
 from app.diagnosis.evidence.slowness import Slowness
+from app.diagnosis.evidence.stage_operations import slow_stage_operation
 from app.diagnosis.evidence.turns_of_few import LIMITS as TURN_LIMITS
-from app.diagnosis.evidence.usual_steps import usual_steps
-from app.diagnosis.finding import confidence, score, worker_culprit
-from app.diagnosis.repair import ShortenedComputations, ShortenedTypes
+from app.diagnosis.finding import confidence, worker_culprit
+from app.diagnosis.repair import ShortenedComputations
 from app.diagnosis.statistics.persistence import Onset
 from app.formatting import percent, seconds
 from app.result.finding import RuledOut
@@ -46,16 +45,10 @@ from app.trace.window import Floats
 class OtherSlowLimits:
     """Thresholds of slow workers by their optimizer, in turn and by arrivals. All were chosen."""
 
-    # An optimizer's time for what the stage computes, over that of the other stages. Embeddings of
-    # small models reach five times at either end.
-    min_ratio: float = 3.0
-    min_ratio_at_ends: float = 6.0
-    # Score 1 from this ratio.
-    certain_ratio: float = 12.0
-    # The share of the steps in which it may be less.
-    low_quantile: float = 0.25
-    # Confidence in a slow optimizer: a larger share of the parameters looks alike.
+    # Confidence in a slow optimizer: a larger share of the parameters looks alike,
     confidence_of_stage: float = 0.6
+    # unless it was not slow before.
+    confidence_to_past: float = 0.95
     # Score of workers that are slow in turn, and their confidence at most.
     score_in_turn: float = 0.9
     # Score and confidence by arrivals: lower than by durations, which show the computation itself.
@@ -65,78 +58,33 @@ class OtherSlowLimits:
 LIMITS = OtherSlowLimits()
 
 
-@dataclass(frozen=True, slots=True)
-class _SlowStage:
-    """A stage that is slow in one type; `ratio` to the others for what it computes."""
-
-    optype: str
-    stage: int
-    ratio: float
-    compute_ratio: float
-
-
 def slow_optimizer(case: Case) -> Suspicion | None:
-    """The worker with the highest ratio, if that is beyond what parameters explain."""
-    steps = usual_steps(case)
-    if case.forward is None or case.backward is None or steps.size < FEW_STEPS.enough_steps:
+    """The stage of the only dp rank that is slow outside its micro-batches, if there is one."""
+    if case.parallelism.dp_size > 1:
         return None
-    if case.parallelism.dp_size > 1 or case.parallelism.pp_size < 2:
+    slow = slow_stage_operation(case)
+    if slow is None or slow.may_be_embeddings:
         return None
-    compute_s = (case.forward.mean_s + case.backward.mean_s)[steps, 0]
-    slowest = [
-        _slowest(optype, took_s[steps, 0], compute_s) for optype, took_s in once_times(case).items()
-    ]
-    slow = [stage for stage in slowest if stage is not None]
-    return _suspicion_of_stage(case, max(slow, key=lambda stage: stage.ratio)) if slow else None
-
-
-def _slowest(optype: str, took_s: Floats, compute_s: Floats) -> _SlowStage | None:
-    """Of one type; arguments [usual steps, pp] in seconds."""
-    share = np.divide(took_s, compute_s, out=np.zeros_like(took_s), where=compute_s > 0)
-    stage = int(np.median(share, axis=0).argmax())
-    others = np.median(np.delete(share, stage, axis=1), axis=1)
-    if not (others > 0).all():
-        return None
-    ratios = share[:, stage] / others
-    is_end = stage in (0, share.shape[1] - 1)
-    least = LIMITS.min_ratio_at_ends if is_end else LIMITS.min_ratio
-    if np.quantile(ratios, LIMITS.low_quantile) < least:
-        return None
-    of_others_s = np.median(np.delete(compute_s, stage, axis=1), axis=1)
-    return _SlowStage(
-        optype,
-        stage,
-        float(np.median(ratios)),
-        float(np.median(compute_s[:, stage] / of_others_s)),
-    )
-
-
-def _suspicion_of_stage(case: Case, slow: _SlowStage) -> Suspicion:
     culprits = case.culprits([(0, slow.stage)])
-    factors = np.ones((case.steps.size, 1, case.parallelism.pp_size))
-    factors[:, 0, slow.stage] = slow.ratio
+    takes = f"{names_of(culprits)} {TAKE if is_plural(culprits) else TAKES} {as_ratio(slow.ratio)}"
+    doubt = 1.0 if slow.is_to_past else LIMITS.confidence_of_stage
     fact = (
-        f"{names_of(culprits)} {TAKE if is_plural(culprits) else TAKES} {as_ratio(slow.ratio)} as "
-        f"long as the other stages in the {slow.optype} for what it computes: its GPU or host, or "
-        "a far larger share of the parameters, which with one dp rank look alike"
+        f"{takes} as long as before in the {slow.optype}"
+        if slow.is_to_past
+        else f"{takes} as long as the other stages in the {slow.optype} for what it computes: its "
+        "GPU or host, or a far larger share of the parameters, which with one dp rank look alike"
     )
     return Suspicion(
         cause="slow-worker",
-        score=score(slow.ratio, LIMITS.min_ratio, LIMITS.certain_ratio),
-        confidence=LIMITS.confidence_of_stage,
+        score=slow.score,
+        confidence=min(LIMITS.confidence_to_past, doubt),
         culprits=culprits,
         fact=fact,
-        repair=ShortenedTypes(case, {slow.optype: factors}),
-        onset=Onset(None, "chronic"),
-        max_confidence=LIMITS.confidence_of_stage,
+        repair=slow.repair(case),
+        badness=slow.badness,
+        max_confidence=doubt,
         is_at_step_end=True,
-        evidence={
-            "workers": [[0, slow.stage]],
-            "optypes": [slow.optype],
-            "steps": case.steps[usual_steps(case)].tolist(),
-            "slowdown_for_computations": slow.ratio,
-            "slowdown_in_computations": slow.compute_ratio,
-        },
+        evidence={"workers": [[0, slow.stage]], **slow.evidence(case)},
     )
 
 
@@ -206,7 +154,9 @@ class SlowWorkerByArrivals(Detector):
             worker
             for worker in late_workers(case)
             if worker.kind in ("compute", "unknown")
-            and worker.late.waited_for_s >= LATENESS.min_share * step_s
+            # In the usual step: one long pause makes nobody slow.
+            and float(np.median(worker.late.by_step_s)) >= LATENESS.min_share * step_s
+            and not has_longer_sequences(case, worker.worker)
         ]
         if not late:
             return self.denied("the others wait for no rank that computes longer")

@@ -8,11 +8,18 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 from typing_extensions import override
 
 from app.diagnosis.case import Case
-from app.diagnosis.detector import Detector, Suspicion, names_of, step_by_step
+from app.diagnosis.detector import Detector, Suspicion, as_ratio, names_of, step_by_step
 from app.diagnosis.evidence.expert_load import NOT_TOLD_APART, is_not_told_apart
+from app.diagnosis.evidence.long_microbatches import LIMITS as LONG_LIMITS
+from app.diagnosis.evidence.long_microbatches import (
+    LongMicroBatches,
+    always_long,
+    long_microbatches,
+)
 from app.diagnosis.evidence.sequence_lengths import (
     Variation,
     column_r,
@@ -23,13 +30,14 @@ from app.diagnosis.evidence.sequence_lengths import (
 )
 from app.diagnosis.evidence.slowness import NO_COMPUTATIONS, slowness
 from app.diagnosis.evidence.usual_steps import usual_steps
+from app.diagnosis.features import Features
 from app.diagnosis.finding import MIN_SCORE, score
 from app.diagnosis.repair import repaired_parts, without_factor
 from app.diagnosis.statistics.persistence import Onset, rotation
 from app.engine.what_if import Replayer
 from app.formatting import percent
 from app.result.finding import Culprit, RuledOut
-from app.result.words import ARE, IS
+from app.result.words import ARE, IS, TAKE, TAKES
 from app.trace.window import Floats, Ints
 
 
@@ -58,6 +66,8 @@ class SequenceLimits:
 
 
 LIMITS = SequenceLimits()
+# More micro-batches are counted, not listed.
+_MAX_LISTED = 3
 
 
 class SequenceImbalance(Detector):
@@ -72,9 +82,14 @@ class SequenceImbalance(Detector):
         varying = variation(case)
         if varying is None:
             return self.cannot_tell("too few computations to tell what varies with lengths")
-        of_lengths = column_r(case, "seq_len_sq")
+        of_lengths, long = column_r(case, "seq_len_sq"), always_long(case)
         figures = _figures(varying, of_lengths)
-        value, reason = _score_and_reason(varying, of_lengths)
+        if long is None:
+            value, reason = _score_and_reason(varying, of_lengths)
+        else:
+            certain = 1 + LIMITS.certain_variation
+            value = score(long.times_as_long, LONG_LIMITS.min_ratio, certain)
+            reason = _reason_by_lengths(of_lengths)
         if reason is not None:
             return self.denied(reason, value, **figures)
         if is_not_told_apart(case):
@@ -90,27 +105,58 @@ class SequenceImbalance(Detector):
         culprits = tuple(Culprit(dp_rank=dp_rank) for dp_rank in dp_ranks)
         one = "dp rank" if case.parallelism.dp_size > 1 else "micro-batch"
         where = f": a different {one} {IS} slow {step_by_step(steps.size, case.steps.size)}"
+        sure = LIMITS.least_confidence + LIMITS.confidence_by_r * _r(varying)
+        long = always_long(case)
         if culprits:
             where = f" on {names_of(culprits)} alone"
+        if long is not None:
+            steps = case.steps[np.flatnonzero(_has_long(case))]
+            of_culprits = f" on {names_of(culprits)}" if culprits else ""
+            where = f"{of_culprits}: {_long_fact(case, long)} "
+            where += step_by_step(steps.size, case.steps.size)
+            sure = LIMITS.most_confidence
         return Suspicion(
             self.cause,
             value,
-            min(
-                LIMITS.most_confidence,
-                LIMITS.least_confidence + LIMITS.confidence_by_r * _r(varying),
-            ),
+            min(LIMITS.most_confidence, sure),
             culprits,
             f"Sequence lengths {ARE} uneven{where}",
             repair=lambda group: repaired_parts(group, _repaired(case, group)),
             # Work of the busiest replica over its share.
             badness=case.extended_history.of_window(longest.max(axis=1)),
-            onset=Onset(None, "chronic" if culprits else rotation(longest.argmax(axis=1))),
+            onset=Onset(None, "chronic" if culprits or long else rotation(longest.argmax(axis=1))),
             evidence={
                 "optypes": ["forward-compute", "backward-compute"],
+                **({} if long is None else {"microbatches": list(long.numbers)}),
                 "steps": steps.tolist(),
                 **figures,
             },
         )
+
+
+def _has_long(case: Case) -> NDArray[np.bool_]:
+    """[steps], whether some replica has a micro-batch that is always long."""
+
+    def of_group(group: Features) -> Floats:
+        long = long_microbatches(case, group)
+        if long is None:
+            return np.zeros(len(group.steps))
+        return np.asarray(long.is_long.any(axis=(0, 1)), np.float64)
+
+    return np.asarray(case.joined(of_group) > 0)
+
+
+def _long_fact(case: Case, long: LongMicroBatches) -> str:
+    numbers, dp_ranks, ratio = long.numbers, long.dp_ranks, as_ratio(long.times_as_long)
+    listed = " and ".join(", ".join(map(str, numbers)).rsplit(", ", 1))
+    subject = f"{'micro-batch' if len(numbers) == 1 else 'micro-batches'} {listed}"
+    if len(numbers) > _MAX_LISTED:
+        subject = f"the same {len(numbers)} micro-batches"
+    if len(dp_ranks) == 1 and case.parallelism.dp_size > 1:
+        subject += f" of dp {dp_ranks[0]}"
+    elif not long.in_each:
+        subject += " of one dp rank or another"
+    return f"{subject} {TAKE if len(numbers) > 1 else TAKES} {ratio} as long as the others"
 
 
 def _r(varying: Variation) -> float:
@@ -142,11 +188,14 @@ def _score_and_reason(varying: Variation, of_lengths: float | None) -> tuple[flo
             "a worker's computations vary from step to step, but those of one step take alike: "
             "each sequence would lengthen its own micro-batch"
         )
-    if of_lengths is not None and of_lengths < LIMITS.min_length_r:
-        return min(value, MIN_SCORE * max(of_lengths, 0.0)), (
-            f"computations vary, but not with the lengths that were sent: r is {of_lengths:.2f}"
-        )
-    return value, None
+    reason = _reason_by_lengths(of_lengths)
+    return value if reason is None else min(value, MIN_SCORE * max(of_lengths or 0.0, 0.0)), reason
+
+
+def _reason_by_lengths(of_lengths: float | None) -> str | None:
+    if of_lengths is None or of_lengths >= LIMITS.min_length_r:
+        return None
+    return f"computations vary, but not with the lengths that were sent: r is {of_lengths:.2f}"
 
 
 def _figures(varying: Variation, of_lengths: float | None) -> dict[str, float]:

@@ -49,24 +49,35 @@ class SilentWorker(Detector):
 
     def detect_in(self, window: Window) -> Suspicion | RuledOut:
         """The same for any window: without a complete step there is no case."""
-        missing = _missing_at_the_end(window)
-        if not missing:
-            return self.denied("every worker reported the last step of the window")
-        silent = [rank for rank, num_steps in missing.items() if num_steps >= LIMITS.min_steps]
+        silent = _silent_at_the_end(window)
         if not silent:
-            longest = max(missing.values())
+            return self.denied(_nobody_is_silent(window))
+        longest = max(run.num_steps for run in silent.values())
+        if longest < LIMITS.min_steps:
             return self.cannot_tell(
-                f"reports of {plural(len(missing), 'worker')} are missing in no more than the last "
+                f"reports of {plural(len(silent), 'worker')} are missing in no more than the last "
                 f"{plural(longest, 'step')}, as those of late ones are",
                 steps=longest,
             )
-        rank_of, num_workers = _workers(window, silent), window.job.parallelism.num_workers
+        silent = {rank: run for rank, run in silent.items() if run.num_steps >= LIMITS.min_steps}
+        rank_of, num_workers = _workers(window, list(silent)), window.job.parallelism.num_workers
         if len(rank_of) > LIMITS.max_silent_share * num_workers:
             return self.cannot_tell(
                 f"{len(rank_of):,} of {num_workers:,} workers miss: more than half, so it need not "
                 "be theirs to answer for"
             )
-        return _suspicion(window, rank_of, {rank: missing[rank] for rank in silent})
+        return _suspicion(window, rank_of, silent)
+
+
+@dataclass(frozen=True, slots=True)
+class _Silence:
+    """The last steps, `num_steps`, that a rank did not report.
+
+    It sent nothing in the last `num_silent` of them; in one before these, if any, a part.
+    """
+
+    num_steps: int
+    num_silent: int
 
 
 _REPORTS, _REPORT = verb("reports", "reported"), verb("report", "reported")
@@ -88,12 +99,20 @@ def _culprits(window: Window, rank_of: Mapping[Worker, int]) -> tuple[Culprit, .
     )
 
 
+def _nobody_is_silent(window: Window) -> str:
+    last = _last_steps(window)[-1:]
+    if any(window.missing_by_step.get(step) for step in last):
+        return "every worker sent operations of the last step of the window"
+    return "every worker reported the last step of the window"
+
+
 def _suspicion(
-    window: Window, rank_of: Mapping[Worker, int], missing: Mapping[int, int]
+    window: Window, rank_of: Mapping[Worker, int], silent: Mapping[int, _Silence]
 ) -> Suspicion:
     culprits = _culprits(window, rank_of)
-    num_steps, steps = max(missing.values()), _last_steps(window)
-    often = "the last step" if num_steps == 1 else f"the last {num_steps:,} steps"
+    num_steps, steps = max(run.num_steps for run in silent.values()), _last_steps(window)
+    num_silent = max(run.num_silent for run in silent.values())
+    often = "the last step" if num_silent == 1 else f"the last {num_silent:,} steps"
     report = _REPORT if is_plural(culprits) else _REPORTS
     fact = f"{names_of(culprits)} {report} nothing in {often}, while the others {_GO} on"
     return Suspicion(
@@ -105,7 +124,7 @@ def _suspicion(
         onset=Onset(steps[-num_steps] if num_steps < len(steps) else None, "chronic"),
         evidence={
             **workers_evidence(sorted(rank_of)),
-            "ranks": sorted(missing)[:MAX_LISTED],
+            "ranks": sorted(silent)[:MAX_LISTED],
             "steps_missed": num_steps,
         },
         basis="not-recorded",
@@ -117,16 +136,20 @@ def _last_steps(window: Window) -> list[int]:
     return sorted({*window.steps, *window.missing_by_step})
 
 
-def _missing_at_the_end(window: Window) -> dict[int, int]:
-    """Number of last steps in a row that each rank is missing from."""
-    missing = window.missing_by_step
-    num_missing: dict[int, int] = {}
+def _silent_at_the_end(window: Window) -> dict[int, _Silence]:
+    """The ranks that sent nothing in the last step, and since when."""
+    missing, silent_in = window.missing_by_step, window.silent_by_step
+    silent: dict[int, _Silence] = {}
     for number, step in enumerate(reversed(_last_steps(window))):
-        still = [rank for rank in missing.get(step, ()) if num_missing.get(rank, 0) == number]
-        if not still:
+        for rank in missing.get(step, ()):
+            run = silent.get(rank, _Silence(0, 0))
+            if run.num_steps == number == run.num_silent:
+                is_silent = rank in silent_in[step]
+                if is_silent or number:
+                    silent[rank] = _Silence(number + 1, number + is_silent)
+        if not any(run.num_steps == number + 1 for run in silent.values()):
             break
-        num_missing |= dict.fromkeys(still, number + 1)
-    return num_missing
+    return silent
 
 
 def _workers(window: Window, ranks: Sequence[int]) -> dict[Worker, int]:

@@ -30,16 +30,19 @@ from app.diagnosis.detector import (
     too_few_steps_reason,
     workers_evidence,
 )
+from app.diagnosis.detectors.late_host import with_late_launches
 from app.diagnosis.detectors.other_slow_workers import IN_TURN, rotating_suspicion, slow_optimizer
 from app.diagnosis.evidence.interruptions import annotated_s
 from app.diagnosis.evidence.late_workers import (
     LateWorker,
     arrivals_evidence,
     gpu_culprit,
+    late_hosts,
     late_workers,
 )
+from app.diagnosis.evidence.launch_lags import sets_pace
 from app.diagnosis.evidence.slow_operations import BACKWARD, FORWARD, SlowOperation, slow_operations
-from app.diagnosis.evidence.slow_steps import slow_in_turn, workers_in_turn
+from app.diagnosis.evidence.slow_steps import rotation_of, workers_in_turn
 from app.diagnosis.evidence.slowness import LIMITS as SLOWNESS_LIMITS
 from app.diagnosis.evidence.slowness import (
     NO_COMPUTATIONS,
@@ -63,9 +66,10 @@ from app.diagnosis.repair import (
     joint_repair,
     stretch_slice,
 )
-from app.diagnosis.statistics.persistence import Onset, rotation
+from app.diagnosis.statistics.persistence import LIMITS as PERSISTENCE
+from app.diagnosis.statistics.persistence import Onset
 from app.result.finding import Culprit, RuledOut
-from app.result.words import ARE, IS, TAKE, TAKES
+from app.result.words import ARE, IS, LAUNCH, LAUNCHES, TAKE, TAKES, WAIT, WAITS
 from app.trace.window import Floats, Ints
 
 
@@ -100,6 +104,9 @@ class SlowWorkerLimits:
     # Forward and backward are said one by one where one has less than this share of the other's
     # excess.
     one_sided: float = 0.35
+    # Confidence in workers that are slow in the forward alone, at most: a host that is late within
+    # it looks the same.
+    confidence_of_forward: float = 0.9
     # Of a smaller excess of all computations in the history, that of one type is not known.
     min_excess: float = 0.01
 
@@ -163,6 +170,16 @@ class _Hit:
         """Mean slowdown in its stretch."""
         return float(self.slowness.stretches.mean[self.at])
 
+    @property
+    def ratio_when_slow(self) -> float:
+        """Mean slowdown in the slow steps of one that comes and goes, else in its stretch."""
+        own = self.slowness
+        is_slow = own.of_worker(own.slow_steps, self.at)
+        size = own.stretches.end[self.at] - own.stretches.first[self.at]
+        if not 0 < is_slow[own.usual].sum() < PERSISTENCE.min_steady_share * size:
+            return self.ratio
+        return float(own.of_worker(own.ratio, self.at)[is_slow].mean())
+
 
 class SlowWorker(Detector):
     """Compares a worker with its stage's other dp ranks; without any, with its own history."""
@@ -188,6 +205,12 @@ class SlowWorker(Detector):
         likely = np.where(is_clear | has_support, of_workers, by_chance)
         hits = _slow_in_both(case, ratios, likely, has_support)
         hits += _slow_in_some(case, is_paused | is_absent | (of_workers >= MIN_SCORE))
+        paced = {late.worker for late in late_hosts(case) if late.sets_pace}
+        if hits and all(hit.worker in paced for hit in hits):
+            return self.denied(
+                "the hosts of the workers that compute longer launch late, so that their GPUs wait"
+            )
+        hits = [hit for hit in hits if hit.worker not in paced]
         turns = workers_in_turn(case)
         if turns is not None and len(turns.workers) > len(hits):
             return rotating_suspicion(case, ratios, turns, _earlier(case, ratios))
@@ -226,10 +249,10 @@ class SlowWorker(Detector):
         standard_errors = hits[0].slowness.stretches.standard_errors[hits[0].at]
         workers = [hit.worker for hit in hits]
         late = late_workers(case)
-        lasts = rotation(slow_in_turn(case, ratios, [hit.at for hit in hits]))
+        lasts = rotation_of(case, ratios, [hit.at for hit in hits])
         in_turn = lasts is not None
         culprits = _culprits(case, workers, late, one_by_one=in_turn)
-        return Suspicion(
+        slow = Suspicion(
             self.cause,
             max(hit.score for hit in hits),
             confidence(float(standard_errors), SLOWNESS_LIMITS.min_deviations),
@@ -240,10 +263,11 @@ class SlowWorker(Detector):
             onset=Onset(None, lasts),
             min_cost=0.0 if any(map(_is_clear, hits)) else LIMITS.min_cost_of_doubt,
             evidence={**_evidence(case, ratios, hits, workers), **_arrivals(case, workers)},
-            max_confidence=1.0 if hits[0].is_supported else FEW_STEPS.max_confidence,
+            max_confidence=_most_confidence(case, hits),
             is_at_step_end=not any({FORWARD, BACKWARD} & {*hit.optypes} for hit in hits),
             parts=self._parts(case, ratios, hits),
         )
+        return slow if slow.is_at_step_end else with_late_launches(case, slow, workers)
 
     def _parts(self, case: Case, ratios: Slowness, hits: list[_Hit]) -> CulpritParts:
         """By culprit: the workers of a host, a dp rank or a stage stand or fall together."""
@@ -260,6 +284,23 @@ class SlowWorker(Detector):
             lambda chosen: _repair(case, ratios, hits_of(chosen)),
             lambda chosen: self._suspicion(case, ratios, hits_of(chosen)),
         )
+
+
+def _most_confidence(case: Case, hits: list[_Hit]) -> float:
+    if not hits[0].is_supported:
+        return FEW_STEPS.max_confidence
+    is_forward_alone = all(hit.optypes == [FORWARD] for hit in hits)
+    may_be_host = is_forward_alone and _host_sets_pace(case, hits) is None
+    return LIMITS.confidence_of_forward if may_be_host else 1.0
+
+
+def _host_sets_pace(case: Case, hits: list[_Hit]) -> bool | None:
+    """What recorded launches say of all these workers; None where they do not agree."""
+    of_hits = {
+        sets_pace(case, hit.worker, [side for side in (FORWARD, BACKWARD) if side in hit.optypes])
+        for hit in hits
+    }
+    return of_hits.pop() if len(of_hits) == 1 else None
 
 
 def _slow_in_both(
@@ -417,7 +458,7 @@ def _clause(
 ) -> str:
     culprits = _culprits(case, [hit.worker for hit in hits], late, one_by_one=in_turn)
     is_, its, takes = (ARE, "their", TAKE) if is_plural(culprits) else (IS, "its", TAKES)
-    operations, ratio = hits[0].operations, _range_of([hit.ratio for hit in hits])
+    operations, ratio = hits[0].operations, _range_of([hit.ratio_when_slow for hit in hits])
     if not operations:
         if ratios.has_no_peers and len(hits) == 1:
             at, stretches = hits[0].at, ratios.stretches
@@ -427,7 +468,8 @@ def _clause(
             if min(sides) - 1 < LIMITS.one_sided * (max(sides) - 1):
                 return f"{names_of(culprits)} {takes} {_sides(*sides)} as before"
         than = "before" if ratios.has_no_peers else f"{its} peers"
-        return f"{names_of(culprits)} {is_} {ratio} slower than {than} in forward and backward"
+        fact = f"{names_of(culprits)} {is_} {ratio} slower than {than} in forward and backward"
+        return f"{fact}{_by_launches(case, hits, culprits)}"
     words = [_WORDS.get(operation.optype, operation.optype) for operation in operations]
     fact = f"{names_of(culprits)} {takes} {ratio} as long as {its} peers in the {words[0]}"
     for operation, word in zip(operations[1:], words[1:], strict=True):
@@ -439,8 +481,30 @@ def _clause(
     of_other = ratios.usual_mean(other, hits[0].at)
     [beside] = {"forward", "backward"} - set(words)
     if of_other < LIMITS.as_long:
-        return f"{fact}, and {is_} as fast as they are in the {beside}"
-    return f"{fact} and {as_ratio(of_other)} in the {beside}"
+        fact += f", and {is_} as fast as they are in the {beside}"
+        known = _by_launches(case, hits, culprits)
+        return fact + (known or (_doubt_of_forward(culprits) if beside == "backward" else ""))
+    return f"{fact} and {as_ratio(of_other)} in the {beside}{_by_launches(case, hits, culprits)}"
+
+
+def _by_launches(case: Case, hits: list[_Hit], culprits: tuple[Culprit, ...]) -> str:
+    """Who is behind in the long computations, where launches were recorded."""
+    by_host, is_one = _host_sets_pace(case, hits), not is_plural(culprits)
+    if by_host is None:
+        return ""
+    its, gpu, host = ("its", "GPU", "host") if is_one else ("their", "GPUs", "hosts")
+    if by_host:
+        waits = WAITS if is_one else WAIT
+        return f": {its} {gpu} {waits} for {its} {host}, as recorded launches show"
+    launches = LAUNCHES if is_one else LAUNCH
+    return f": {its} {gpu} {IS if is_one else ARE} slow, as {its} {host} {launches} in time"
+
+
+def _doubt_of_forward(culprits: tuple[Culprit, ...]) -> str:
+    """A host that launches a forward piece by piece delays its kernels, not the backward's."""
+    if is_plural(culprits):
+        return f": their GPUs {ARE} slow or their hosts late, which look alike without launch times"
+    return f": its GPU {IS} slow or its host late, which look alike without launch times"
 
 
 def _range_of(mean: list[float]) -> str:
@@ -514,10 +578,11 @@ def _evidence(
         "hosts": sorted({hosts[worker] for worker in workers if worker in hosts}),
         "optypes": list(dict.fromkeys(optype for hit in hits for optype in hit.optypes)),
         "steps": case.steps[stretch].tolist(),
-        f"slowdown_against_{against}": worst.ratio,
-        f"slowdowns_against_{against}": [hit.ratio for hit in hits[:MAX_LISTED]],
+        f"slowdown_against_{against}": worst.ratio_when_slow,
+        f"slowdowns_against_{against}": [hit.ratio_when_slow for hit in hits[:MAX_LISTED]],
         **(directions if has_direction else {}),
         "standard_errors": float(own.stretches.standard_errors[worst.at]),
+        "host_sets_pace": _host_sets_pace(case, hits),
         "m_w": case.report.m_w,
         **device_figures(case, workers[0], case.steps[stretch]),
     }

@@ -33,11 +33,15 @@ from app.diagnosis.detector import (
     step_by_step,
     too_few_steps_reason,
 )
+from app.diagnosis.detectors.late_host import with_late_launches
+from app.diagnosis.evidence.hot_experts import hot_experts
 from app.diagnosis.evidence.slowness import NO_COMPUTATIONS, Slowness, slowness
+from app.diagnosis.evidence.stage_operations import slow_stage_operation
 from app.diagnosis.features import Computations
 from app.diagnosis.finding import MIN_SCORE, confidence, scores
 from app.diagnosis.repair import ShortenedComputations, stretch_slice
 from app.diagnosis.statistics.robust import Stretches, spread_of_steps, stretches
+from app.diagnosis.suspicions import step_times_with
 from app.engine.medians import medians_of_known
 from app.result.finding import Culprit, RuledOut
 from app.result.words import TAKE, TAKES
@@ -83,6 +87,8 @@ class StageLimits:
     # more work often.
     confidence_alone: float = 0.6
     confidence_at_ends: float = 0.85
+    # In one that has become slow in its optimizer: its parameters have stayed.
+    confidence_to_past: float = 0.95
     # With one dp rank the spread of healthy GPUs is not known: stages that cost a smaller share of
     # GPU time are not named, nor are those with an excess below so many times the least.
     min_cost_of_doubt: float = 0.035
@@ -138,10 +144,18 @@ class StageImbalance(Detector):
     def detect(self, case: Case) -> Suspicion | RuledOut:
         if case.parallelism.pp_size == 1:
             return self.cannot_tell("with one stage there is nothing to compare it with")
+        computing, once = self._by_computations(case), _by_operation(case)
+        if once is None or isinstance(computing, RuledOut):
+            return once or computing
+        repairs = [suspicion.repair for suspicion in (computing, once) if suspicion.repair]
+        computing_s, once_s = (step_s.mean() for step_s in step_times_with(case, repairs))
+        return once if once_s < computing_s else computing
+
+    def _by_computations(self, case: Case) -> Suspicion | RuledOut:
         peers = slowness(case)
         if peers is None:
             return self.cannot_tell(NO_COMPUTATIONS)
-        load = _load(peers)
+        load = _load(peers, _as_peers(case, peers))
         of_stages = _scores(load)
         if not of_stages.max() >= MIN_SCORE:
             return self._none(case, load, of_stages)
@@ -203,7 +217,7 @@ class StageImbalance(Detector):
             long = tuple(stages.long[at] for at in chosen)
             return _repair(case, load, replace(stages, long=long))
 
-        return Suspicion(
+        long = Suspicion(
             self.cause,
             float(of_stages.max()),
             min(sure, at_most),
@@ -217,6 +231,36 @@ class StageImbalance(Detector):
             # Stages that get heavier one after the other are one.
             parts=None if stages.is_rising else CulpritParts(len(culprits), repair_of, only),
         )
+        dp_ranks = range(case.parallelism.dp_size)
+        workers = [(dp_rank, stage) for stage in stages.long for dp_rank in dp_ranks]
+        return with_late_launches(case, long, workers)
+
+
+def _by_operation(case: Case) -> Suspicion | None:
+    """The stage whose optimizer takes too long on all dp ranks; a lone one is a worker."""
+    slow = slow_stage_operation(case) if case.parallelism.dp_size > 1 else None
+    if slow is None:
+        return None
+    culprits = (Culprit(stage=slow.stage),)
+    takes = f"{names_of(culprits, case.parallelism.pp_size)} {TAKES} {as_ratio(slow.ratio)} as long"
+    fact = (
+        f"{takes} as before in the {slow.optype}, on all of its dp ranks"
+        if slow.is_to_past
+        else f"{takes} as the other stages in the {slow.optype} for what it computes, on all of "
+        f"its dp ranks: either its share of the parameters is far larger, or it is slow there"
+    )
+    return Suspicion(
+        StageImbalance.cause,
+        slow.score,
+        LIMITS.confidence_to_past if slow.is_to_past else LIMITS.confidence_at_ends,
+        culprits,
+        fact,
+        repair=slow.repair(case),
+        badness=slow.badness,
+        min_cost=LIMITS.min_cost_of_doubt if slow.may_be_embeddings else 0.0,
+        is_at_step_end=True,
+        evidence=slow.evidence(case),
+    )
 
 
 def _fact(case: Case, load: _StageLoad, stages: _LongStages, culprits: tuple[Culprit, ...]) -> str:
@@ -263,8 +307,10 @@ def _long_stages(case: Case, load: _StageLoad, slow_stages: list[int]) -> _LongS
     if rising is not None and slow_stages[0] == rising.long[0]:
         return rising
     stages = range(case.parallelism.pp_size)
-    others = tuple(stage for stage in stages if stage not in slow_stages)
-    return _LongStages(tuple(slow_stages), others)
+    # Where all are long in turn, the one that is longer by the least.
+    others = tuple(stage for stage in stages if stage not in slow_stages) or (slow_stages[-1],)
+    long = tuple(stage for stage in slow_stages if stage not in others)
+    return _LongStages(long, others)
 
 
 def _rising(load: _StageLoad) -> _LongStages | None:
@@ -313,8 +359,20 @@ def _rise(load: _StageLoad, stages: _LongStages) -> float:
     return float(level[stages.long[0]] / level[stages.others[0]])
 
 
-def _load(peers: Slowness) -> _StageLoad:
-    forward_s, backward_s = peers.as_peers
+def _as_peers(case: Case, peers: Slowness) -> tuple[Floats, Floats]:
+    """Seconds [steps, dp, pp] of forward and backward, without slow workers and hot experts."""
+    hot = hot_experts(case)
+    if hot is None or case.forward is None or case.backward is None:
+        return peers.as_peers
+    (forward_s, backward_s), loads = peers.as_peers, (hot.forward, hot.backward)
+    return (
+        np.where(loads[0] == 1.0, forward_s, case.forward.mean_s / loads[0]),
+        np.where(loads[1] == 1.0, backward_s, case.backward.mean_s / loads[1]),
+    )
+
+
+def _load(peers: Slowness, took_s: tuple[Floats, Floats]) -> _StageLoad:
+    forward_s, backward_s = took_s
     by_dp_rank = [
         against_others(took_s) for took_s in (forward_s + backward_s, forward_s, backward_s)
     ]
@@ -329,9 +387,7 @@ def _load(peers: Slowness) -> _StageLoad:
         min_ratio = np.maximum(LIMITS.min_ratio, 1 + LIMITS.min_peer_deviations * of_stage)
     slowest = stretches(of_usual, spread, float(min_ratio.min()) - 1)
     is_alike = _is_alike(by_dp_rank[0][peers.usual], slowest, peers.peer_spread)
-    return _StageLoad(
-        ratio, forward, backward, peers.usual, slowest, is_alike, peers.as_peers, min_ratio
-    )
+    return _StageLoad(ratio, forward, backward, peers.usual, slowest, is_alike, took_s, min_ratio)
 
 
 def _is_alike(by_dp_rank: Floats, slowest: Stretches, peer_spread: float) -> NDArray[np.bool_]:

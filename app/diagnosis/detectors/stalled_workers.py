@@ -22,6 +22,7 @@ from app.diagnosis.evidence.interruptions import (
     stalls,
     workers_where,
 )
+from app.diagnosis.evidence.late_workers import late_hosts
 from app.diagnosis.evidence.stalled_workers import (
     HOST_SIZES,
     chance_of_one_host,
@@ -34,7 +35,7 @@ from app.diagnosis.evidence.stalled_workers import (
     workers_by_host,
 )
 from app.diagnosis.finding import MIN_SHARE_OF_HOST, Worker
-from app.diagnosis.statistics.persistence import onset_of_hits
+from app.diagnosis.statistics.persistence import onset_of_losses
 from app.diagnosis.statistics.robust import LIMITS as ROBUST_LIMITS
 from app.diagnosis.statistics.robust import log_binomial_tail
 from app.formatting import plural
@@ -63,6 +64,9 @@ class StalledLimits:
     max_share_of_workers: float = 0.5
     # Probability that the other workers of a host, some of which clearly stop, do so by chance.
     max_chance_of_others: float = 1e-3
+    # Probability that a worker of a host stops so rarely although its host stops it as often as the
+    # others: below this it is not its host that stops them.
+    max_chance_spared: float = 1e-2
     # Confidence with late starts of other operations,
     confidence: float = 0.9
     # without,
@@ -95,7 +99,7 @@ def _suspicion(
         fact=fact,
         repair=lost.repair(case),
         delays=joined([lost, *([] if also_late is None else [also_late])]).delays(case),
-        onset=onset_of_hits(case.steps, is_hit),
+        onset=onset_of_losses(case.steps, stops.seconds(case).sum(axis=(1, 2))),
         evidence={
             "workers": [list(worker) for worker in workers],
             "optypes": ["forward-compute", "backward-compute"],
@@ -120,12 +124,13 @@ class AllocatorStall(Detector):
             return self.cannot_tell("the only worker has no peer to be compared with")
         of_all = stalls(case)
         late, stopped = of_all.late.counts(case), of_all.stops.counts(case)
-        is_late = launched_late(case, of_all) & (late >= LIMITS.min_share_of_launches * stopped)
-        stalled = of_all.is_stalled & ~is_late
+        hosts = is_one_of(case, (host.worker for host in late_hosts(case)))
+        is_late = hosts & (late >= LIMITS.min_share_of_launches * stopped)
+        stalled = _stalled(case, of_all) & ~is_late
         if is_late.any() and not stalled.any():
             return self.denied(
-                "the workers that stop are launched late before most of their computations, "
-                "none of which takes longer: that is work of their hosts"
+                "the workers that stop are launched late before their computations, hardly any of "
+                "which takes longer: that is work of their hosts"
             )
         if not stalled.any():
             return self.denied(
@@ -157,6 +162,19 @@ class AllocatorStall(Detector):
         )
         suspicion = _suspicion(case, self.cause, workers, culprits, fact, score)
         return replace(suspicion, confidence=LIMITS.confidence_of_score * score)
+
+
+def _stalled(case: Case, of_all: Stalls) -> NDArray[np.bool_]:
+    """[dp, pp], few workers; or more of one stage, where others of it are spared."""
+    frequent = workers_where(of_all.is_frequent)
+    is_half = len(frequent) <= LIMITS.max_share_of_workers * case.num_workers
+    if of_all.is_stalled.any() or not is_half or len({stage for _, stage in frequent}) != 1:
+        return of_all.is_stalled
+    stage = frequent[0][1]
+    spared = np.flatnonzero(~of_all.is_frequent[:, stage]).tolist()
+    others = [(dp_rank, stage) for dp_rank in spared]
+    is_one_spared = _is_any_spared(of_all, of_all.stops.counts(case), frequent, others)
+    return of_all.is_frequent if is_one_spared else of_all.is_stalled
 
 
 class CpuContention(Detector):
@@ -249,11 +267,16 @@ def _ranks_of_hosts(
 def _held_up(
     case: Case, stalled: Stalls, hosts: dict[str, list[Worker]], stopped: NDArray[np.bool_]
 ) -> list[str]:
-    """Hosts nearly all of whose workers stop, or some clearly and the others together."""
+    """Hosts nearly all of whose workers stop, or some clearly and the others together.
+
+    None of which some worker is spared: something else stops the others, such as their memory.
+    """
     hits, held_up = stalled.stops.counts(case), []
     for name, workers in hosts.items():
         least = MIN_SHARE_OF_HOST * len(workers)
         others = [worker for worker in workers if not stopped[worker]]
+        if _is_any_spared(stalled, hits, [worker for worker in workers if stopped[worker]], others):
+            continue
         num_stopped = len(workers) - len(others)
         num_hit = num_stopped + sum(bool(hits[worker]) for worker in others)
         if num_stopped >= least or (
@@ -261,6 +284,22 @@ def _held_up(
         ):
             held_up.append(name)
     return held_up
+
+
+def _is_any_spared(
+    stalled: Stalls, hits: Ints, stopped: list[Worker], others: list[Worker]
+) -> bool:
+    """Whether one of the others stops too rarely, beyond chance, to be stopped as these are."""
+    total, trials = (
+        sum(int(counts[worker]) for worker in stopped) for counts in (hits, stalled.trials)
+    )
+    tried = [worker for worker in others if stalled.trials[worker]]
+    if not 0 < total < trials or not tried:
+        return False
+    num = np.array([stalled.trials[worker] for worker in tried])
+    goes_on = num - np.array([hits[worker] for worker in tried])
+    log_chance = log_binomial_tail(goes_on, num, 1 - total / trials)
+    return bool(log_chance.min() < np.log(LIMITS.max_chance_spared))
 
 
 def _stop_often(stalled: Stalls, hits: Ints, workers: list[Worker]) -> bool:

@@ -2,8 +2,8 @@
 
 Where the client annotates waits, `data_waits` compares their lengths: every loader takes a little
 time, and one that takes far longer than the others' holds up all. Elsewhere it looks for first
-forwards that are launched late, step after step. `host_of_first_stage` decides whether a wait of
-the whole first stage is the matter of its host alone, or of every host's data loader.
+forwards that a few workers launch late, step after step, while others begin. Time in which nobody
+works proves nothing about data (idle_time.py).
 """
 
 from dataclasses import dataclass
@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.diagnosis.case import Case, evidence
+from app.diagnosis.evidence.idle_time import idle_time
 from app.diagnosis.evidence.interruptions import (
     InterruptionKind,
     Interruptions,
@@ -23,10 +24,10 @@ from app.diagnosis.evidence.interruptions import (
 )
 from app.diagnosis.evidence.outliers import launch_delays
 from app.diagnosis.evidence.reported_delays import first_delays_s, late_by_s
-from app.diagnosis.evidence.stops import gaps_s
 from app.diagnosis.evidence.usual_steps import is_usual
 from app.diagnosis.statistics import persistence
 from app.diagnosis.statistics.persistence import best_stretch
+from app.engine.medians import median_of
 from app.trace.window import Floats
 
 
@@ -43,11 +44,10 @@ class WaitLimits:
     min_times_usual: float = 20.0
     # Fewer late steps may be evaluations, or steps after a checkpoint.
     min_steps: int = 3
-    # Late begins of few steps, which may be evaluations, are mentioned from this share of the time.
+    # A wait in too few steps is mentioned from this share of its step.
     min_odd_share: float = 0.05
-    # Share of late steps between the first and the last one: of a few workers, of the whole first
-    # stage (which an evaluation holds up as well, though hardly every other step), and of workers
-    # that stall elsewhere too.
+    # Share of late steps between the first and the last one: of a few workers, of a whole later
+    # stage, and of workers that stall elsewhere too.
     min_rate_of_few: float = 0.25
     min_rate_of_all: float = 0.4
     min_rate_of_stalled: float = 0.9
@@ -57,7 +57,7 @@ class WaitLimits:
     min_times_others: float = 3.0
     # Shorter means than this share of the longest are all the same.
     least_share: float = 0.05
-    # Longer waits than so many times the usual one have another reason.
+    # In odd steps longer waits than so many times the usual one have another reason.
     max_times_usual: float = 4.0
     # Late steps are one stretch if it has this share of them.
     min_share_in_stretch: float = 0.9
@@ -74,8 +74,6 @@ class WaitLimits:
     min_share_of_few: float = 0.8
     # Waits wander if in a typical step the second longest has at most this share of the longest.
     max_share_of_second: float = 0.2
-    # Probability that the other hosts waited as well and showed nothing.
-    max_chance: float = 0.1
 
 
 LIMITS = WaitLimits()
@@ -118,6 +116,8 @@ def _annotated(case: Case, noted_s: Floats) -> DataWaits:
     has_loader = (noted_s > 0).any(axis=(0, 1))  # [pp]
     of_loaders = np.where(matters[:, None], noted_s[:, :, has_loader].reshape(matters.size, -1), 0)
     waiting = _waiting(of_loaders, _long_from_s(of_loaders[matters]))
+    if not waiting.in_step.any():
+        waiting = _stopped(of_loaders, median_of(case.report.recorded_s))
     waits = np.zeros(noted_s.shape[1:], np.bool_)
     waits[:, has_loader] = waiting.workers.reshape(-1, int(has_loader.sum()))
     wait_s = np.where(matters[:, None, None] & waits, noted_delay_s, 0.0)
@@ -184,6 +184,13 @@ def _waiting(amount_s: Floats, long_from_s: float, *, is_whole: bool = True) -> 
     return _Waiting(in_step, np.ones(num_workers, np.bool_), of_all=True, wanders=wanders)
 
 
+def _stopped(amount_s: Floats, least_s: float) -> _Waiting:
+    """Waits [steps, workers] as long as a step: each is a stop, in however few steps."""
+    is_stop = np.asarray(amount_s >= least_s)
+    workers = np.asarray(is_stop.any(axis=0))
+    return _Waiting(np.asarray(is_stop.any(axis=1)), workers, bool(workers.all()), wanders=False)
+
+
 def _long_from_s(amount_s: Floats) -> float:
     """The least long wait, by the longest one of each step [steps, workers].
 
@@ -212,11 +219,18 @@ def _beyond_others_s(delay_s: Floats, waits: NDArray[np.bool_]) -> Floats:
 
 
 def _inferred(case: Case) -> DataWaits:
-    """First forwards launched late in the usual steps: evaluations delay them as well."""
-    delay_s, recorded_s = _first_delays(case), case.report.recorded_s
+    """First forwards launched late in the usual steps, by some workers of a stage.
+
+    A whole later stage counts as well, if its input comes in time and all before it begin at once;
+    the whole first stage may wait for anything.
+    """
+    idle_s = idle_time(case).idle_s
+    delay_s = _first_delays(case, idle_s)
     usual_s = max(late.usual_s for late in launch_delays(case))
     # [steps], the shortest delay that counts as a wait.
-    least_s = np.maximum(LIMITS.min_share * recorded_s, LIMITS.min_times_usual * usual_s)
+    least_s = np.maximum(
+        LIMITS.min_share * case.report.recorded_s, LIMITS.min_times_usual * usual_s
+    )
     # Pauses that the client reports are no waits for data.
     delay_s = np.maximum(0.0, delay_s - late_by_s(case, "gc-pause"))
     counts_s = np.where(
@@ -228,33 +242,26 @@ def _inferred(case: Case) -> DataWaits:
     of_kind = np.where(is_stalled, LIMITS.min_rate_of_stalled, LIMITS.min_rate_of_few)
     least_rate = np.maximum(of_kind, beyond)
     is_late = np.zeros(delay_s.shape, np.bool_)
-    of_all = False
-    is_whole = all(group.replayer.grid.origin_s is not None for group in case.groups)
     for stage in range(delay_s.shape[2]):
         own_s = counts_s[:, :, stage]
         if not own_s.any():
             continue
-        waiting = _waiting(own_s, _long_from_s(own_s), is_whole=is_whole or stage > 0)
+        waiting = _waiting(own_s, _long_from_s(own_s), is_whole=stage > 0)
+        # Where the first stage waits, or some of it, whole later stages do as well.
+        waits_first = is_late[:, :, 0].any() or (idle_s > least_s)[waiting.in_step].any()
+        if waiting.of_all and (stage == 0 or waits_first):
+            continue
         late = waiting.in_step[:, None] & waiting.workers & (own_s > 0)
         rate = _rate(waiting.in_step[:, None] if waiting.of_all else late)
         enough = rate >= least_rate[:, stage]
         if waiting.of_all:
             enough &= (rate >= LIMITS.min_rate_of_all) & late.any(axis=0)
-        if stage == 0 and waiting.of_all:
-            joint_s = _joint_s(own_s[:, :, None])
-            of_all = bool(enough.all()) and joint_s >= LIMITS.min_share_of_all * recorded_s.sum()
-            enough &= of_all
-        elif waiting.of_all and is_late[:, :, 0].any() and not of_all:
-            # Some of the first stage wait, and whole later stages for them.
-            enough[:] = False
         is_late[:, :, stage] = late & enough
     is_late = _longest_stretch(case, is_late)
-    wait_s = _waits_s(case, delay_s, is_late, of_all=of_all)
     waits = np.asarray(is_late.any(axis=0))
-    if not of_all:
-        wait_s = np.minimum(wait_s, _beyond_others_s(delay_s, waits))
+    wait_s = np.minimum(_waits_s(case, delay_s, is_late), _beyond_others_s(delay_s, waits))
     return DataWaits(
-        delay_s, wait_s, wait_s > 0, least_s, waits, of_all, wanders=False, is_annotated=False
+        delay_s, wait_s, wait_s > 0, least_s, waits, of_all=False, wanders=False, is_annotated=False
     )
 
 
@@ -273,11 +280,11 @@ def _longest_stretch(case: Case, is_late: NDArray[np.bool_]) -> NDArray[np.bool_
     return inside
 
 
-def _waits_s(case: Case, delay_s: Floats, is_late: NDArray[np.bool_], *, of_all: bool) -> Floats:
+def _waits_s(case: Case, delay_s: Floats, is_late: NDArray[np.bool_]) -> Floats:
     """[steps, dp, pp], the part of each delay that is a wait for data.
 
-    Odd steps between late ones count as late. If all wait, a delay far above the worker's usual
-    wait holds an evaluation, so only the usual wait is taken from it.
+    Odd steps between late ones count as late. There a delay far above the worker's usual wait holds
+    an evaluation, so only the usual wait is taken from it.
     """
     wait_s = np.where(is_late, delay_s, 0.0)
     before, after = (
@@ -292,7 +299,7 @@ def _waits_s(case: Case, delay_s: Floats, is_late: NDArray[np.bool_], *, of_all:
         own_s, is_odd = wait_s[worker], odd[worker]
         own_s[is_odd] = delay_s[worker][is_odd]
         is_far = own_s > LIMITS.max_times_usual * usual_s
-        own_s[is_far & (of_all | is_odd)] = usual_s
+        own_s[is_far & is_odd] = usual_s
     return wait_s
 
 
@@ -304,12 +311,16 @@ def _beside(case: Case, is_late: NDArray[np.bool_], order: slice) -> NDArray[np.
     return np.asarray(was_late[order] & is_late.any(axis=0))
 
 
-def _first_delays(case: Case) -> Floats:
-    """[steps, dp, pp], how late first forwards start by their own worker's doing."""
+def _first_delays(case: Case, idle_s: Floats | None = None) -> Floats:
+    """[steps, dp, pp], how late first forwards start by their own worker's doing.
+
+    `idle_s` [steps] is left out.
+    """
     sizes = (case.steps.size, case.parallelism.dp_size, case.parallelism.pp_size)
     first_s = np.zeros(sizes)
     for group, late in zip(case.groups, launch_delays(case), strict=True):
-        own_s = first_delays_s(group, late, is_surely=True)
+        own_idle_s = None if idle_s is None else idle_s[group.positions]
+        own_s = first_delays_s(group, late, is_surely=True, idle_s=own_idle_s)
         first_s[group.positions] = own_s.reshape(sizes[2], sizes[1], -1).transpose(2, 1, 0)
     return first_s
 
@@ -345,45 +356,3 @@ def wait_rows(case: Case, waits: DataWaits) -> Interruptions:
         of_ops = (first_row[stage], lane, wait_s[step, dp_rank, stage], 0.0)
         parts.append(rows_of_group(case, number, InterruptionKind.LATE, *of_ops))
     return joined(parts)
-
-
-def host_of_first_stage(case: Case, waits: DataWaits) -> str | None:
-    """The host of the whole first stage, if other hosts would show it when they waited as long.
-
-    A later stage shows a wait only where it outlasts the arrival of its input. Hosts are taken to
-    wait independently, each as long as the first stage does in some step.
-    """
-    hosts, sizes = case.replay.window.hosts, case.parallelism
-    first = {hosts.get((dp_rank, 0)) for dp_rank in range(sizes.dp_size)}
-    host = first.pop()
-    others = [worker for worker, name in hosts.items() if name != host]
-    if first or host is None or not others:
-        return None
-    dp_rank, stage = min(others, key=lambda worker: (worker[1], worker[0]))
-    is_late = waits.is_late[:, dp_rank, 0]
-    if (waits.delay_s[is_late, dp_rank, stage] > waits.least_s[is_late]).any():
-        return None
-    wait_s = waits.wait_s[is_late, dp_rank, 0]
-    longer = wait_s[:, None] > wait_s + _behind_s(case, dp_rank, stage)[is_late]
-    return host if (1 - longer.mean()) ** wait_s.size < LIMITS.max_chance else None
-
-
-def _behind_s(case: Case, dp_rank: int, stage: int) -> Floats:
-    """[steps], how long after the first stage's first forward another stage's begins."""
-    behind_s = np.zeros(case.steps.size)
-    for group, late in zip(case.groups, launch_delays(case), strict=True):
-        lanes = dp_rank * len(group.steps) + np.arange(len(group.steps))
-        firsts = [late.rows[late.is_first & (late.stage == place)][0] for place in (0, stage)]
-        here_s, there_s = group.replayer.grid.start_s[firsts][:, lanes]
-        behind_s[group.positions] = there_s - here_s
-    return behind_s
-
-
-def unrecorded_s(case: Case) -> Floats:
-    """[steps], seconds between a step's begin and the end of the step before it, if known.
-
-    Long gaps that few steps have are no part of them (app/engine/steady_state.py).
-    """
-    before_s = np.maximum(0.0, np.nan_to_num(gaps_s(case, lambda grid: grid.began_s)))
-    is_next = np.diff(case.steps, prepend=case.steps[0]) == 1
-    return np.where(is_next, before_s, 0.0)

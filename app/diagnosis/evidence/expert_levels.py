@@ -20,6 +20,7 @@ from app.diagnosis.evidence.expert_load import (
     expert_load,
     slow_in_every_block,
 )
+from app.diagnosis.evidence.hot_experts import hot_experts
 from app.diagnosis.evidence.slowness import slowness
 from app.diagnosis.evidence.usual_steps import is_usual, usual_steps
 from app.diagnosis.features import Features, work_signals
@@ -197,7 +198,7 @@ def hot_by_routing(case: Case) -> Flags:
     The same place of every expert-parallel block has the same experts: where it is slow in each of
     several blocks, or gets more tokens than its peers by half of its slowness, that is routing. So
     is a mean load no further from even than those of the other workers, and that of a block whose
-    lightest micro-batches take little longer than elsewhere.
+    lightest micro-batches take little longer than elsewhere, and so are hot experts that move.
     """
     sizes, peers = case.parallelism, slowness(case)
     if sizes.ep_size < 2 or peers is None:
@@ -210,7 +211,9 @@ def hot_by_routing(case: Case) -> Flags:
         mean = np.nan_to_num(np.nanmean(tokens, axis=0))
         usual = np.maximum(np.median(mean, axis=0), 1e-9)
         is_hot |= mean / usual - 1 >= LIMITS.min_share_of_tokens * (slow_by - 1)
-    return np.asarray(slow_in_every_block(case) | ((slow_by > 1.0) & is_hot))
+    moving = hot_experts(case)
+    is_hot = slow_in_every_block(case) | ((slow_by > 1.0) & is_hot)
+    return np.asarray(is_hot if moving is None else is_hot | moving.is_hot.any(axis=0))
 
 
 def _as_loads_make(case: Case, at_worst: Floats) -> Flags:

@@ -168,6 +168,8 @@ class InterruptionLimits:
     max_chance: float = 1e-6
     # and one worker in one direction: it must show in both.
     max_chance_per_direction: float = 0.1
+    # A stop has another reason if this share of it is a pause that the client noted: most of it.
+    min_noted: float = 0.5
     # Stalls of more workers than this share have another cause.
     max_share_of_workers: float = 0.34
 
@@ -350,6 +352,17 @@ def among(rows: Interruptions, others: Interruptions) -> NDArray[np.bool_]:
     return np.isin(_keys(rows), _keys(others))
 
 
+def _is_noted(rows: Interruptions, noted: Interruptions) -> NDArray[np.bool_]:
+    """[rows], whether most of each excess is a pause that the client noted in the operation."""
+    if not rows.size or not noted.size:
+        return np.zeros(rows.size, np.bool_)
+    keys, of_noted = np.unique(_keys(noted), return_inverse=True)
+    paused_s = np.bincount(of_noted, noted.excess_s, keys.size)
+    at = np.minimum(np.searchsorted(keys, _keys(rows)), keys.size - 1)
+    is_same = keys[at] == _keys(rows)
+    return np.asarray(is_same & (paused_s[at] >= LIMITS.min_noted * rows.excess_s))
+
+
 def _keys(rows: Interruptions) -> Ints:
     """[rows], one number an operation, as lanes are below 2^36 and rows below 2^20."""
     return ((rows.group << 20) + rows.row << 36) + rows.lane
@@ -387,6 +400,7 @@ def stalls(case: Case) -> Stalls:
     """
     longer = interruptions_of(case, InterruptionKind.LONG)
     longer = longer.where(_is_stop(longer))
+    longer = longer.where(~_is_noted(longer, interruptions_of(case, InterruptionKind.LONG_BY_GC)))
     longer = longer.where(~longer_at_once(case, longer))
     late = interruptions_of(case, InterruptionKind.LATE)
     is_late = late.excess_s + late.least_s > LIMITS.min_times_usual_of_stop * late.least_s

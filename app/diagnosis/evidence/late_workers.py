@@ -11,16 +11,15 @@ import numpy as np
 
 from app.diagnosis.case import Case, evidence
 from app.diagnosis.evidence.interruptions import InterruptionKind, annotated_s, interruptions_of
+from app.diagnosis.evidence.launch_lags import sets_pace as host_sets_pace
+from app.diagnosis.evidence.slow_operations import BACKWARD, FORWARD
+from app.diagnosis.evidence.standstill import Standstill, standstill
 from app.diagnosis.finding import Worker
 from app.engine.arrivals.arrivals import Arrivals
 from app.engine.arrivals.blame import LateRank
-from app.engine.arrivals.hidden_waits import recorded_waits
-from app.engine.arrivals.waits import WaitIntervals, merged_intervals
 from app.engine.medians import medians_of_known
-from app.engine.what_if import Replayer
 from app.result.finding import Culprit
 from app.trace.collectives import RankPlace
-from app.trace.ops import OpKind
 from app.trace.window import Floats
 
 DelayKind = Literal["compute", "gc", "data-wait", "host", "unknown"]
@@ -29,8 +28,8 @@ DelayKind = Literal["compute", "gc", "data-wait", "host", "unknown"]
 HOST_DELAYS: tuple[DelayKind, ...] = ("host", "gc", "data-wait")
 # Groups inside a worker.
 INSIDE_AXES = ("tp", "cp", "ep")
-# Peers whose waits are sampled.
-_MAX_PEERS = 16
+# Peers whose waits are sampled, as in arrivals.
+_MAX_PEERS = 33
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +55,8 @@ class LateWorker:
 
     `parts_s` are mean seconds a step above the peers' median: computing without garbage collection,
     garbage collection, data waits, other launch delays. `is_inside`: it was late in a group inside
-    its worker, where only collectives are recorded.
+    its worker, where only collectives are recorded. `sets_pace`: recorded launches show that the
+    host is behind in its longer computations, so that these are part of the host's delay.
     """
 
     late: LateRank
@@ -65,6 +65,11 @@ class LateWorker:
     kind: DelayKind
     parts_s: dict[DelayKind, float]
     is_inside: bool
+    sets_pace: bool = False
+
+    def is_due_to(self, kind: DelayKind) -> bool:
+        """Whether this part explains the delay: it is not far less than the others waited."""
+        return self.parts_s[kind] >= LIMITS.min_part * self.late.waited_for_s
 
 
 @evidence
@@ -117,18 +122,37 @@ def _late_worker(
         "data-wait": min(data_s, launch_s) if launch_s > 0 else data_s,
         "host": max(0.0, launch_s - data_s - max(0.0, gc_s - inside_s)),
     }
+    sets_pace = parts_s["compute"] > 0 and bool(
+        host_sets_pace(case, worker, _longest(case, worker))
+    )
+    if sets_pace:
+        parts_s["host"], parts_s["compute"] = parts_s["host"] + parts_s["compute"], 0.0
     kind = max(parts_s, key=parts_s.__getitem__)
     if parts_s[kind] < LIMITS.min_part * late.waited_for_s:
         # Inside a worker only collectives are recorded, and peers' computations that hide waits
         # look as long as slow ones. Otherwise the GPU is not slower, so it is the host.
         kind = "unknown" if is_inside or _hides_waits(case, arrivals, late) else "host"
-    return LateWorker(late, arrivals.places[late.place], worker, kind, parts_s, is_inside)
+    place = arrivals.places[late.place]
+    return LateWorker(late, place, worker, kind, parts_s, is_inside, sets_pace)
+
+
+def _longest(case: Case, worker: Worker) -> list[str]:
+    """The direction in which the worker computes longer than its peers by most."""
+    excess_s = {
+        optype: float(
+            (pace.mean_s[:, *worker] - np.median(pace.mean_s[..., worker[1]], axis=1)).mean()
+        )
+        for optype, pace in ((FORWARD, case.forward), (BACKWARD, case.backward))
+        if pace is not None
+    }
+    return sorted(excess_s, key=excess_s.__getitem__)[-1:]
 
 
 def _hides_waits(case: Case, arrivals: Arrivals, late: LateRank) -> bool:
     """Whether its peers' recorded computations may hide much of their waiting for it."""
     peers = _peers(arrivals, late.group, [late.place])
-    unseen_s = [_worked_meanwhile_s(case, (late.group, place))[2] for place in peers]
+    of_peers = [_standstill(case, late.group, place) for place in peers]
+    unseen_s = [still.maybe_s.mean() for still in of_peers if still is not None]
     return bool(unseen_s) and float(np.median(unseen_s)) >= LIMITS.min_part * late.waited_for_s
 
 
@@ -185,7 +209,12 @@ class WaitCost:
 
 
 def wait_cost(case: Case, late: list[LateWorker]) -> WaitCost | None:
-    """Joint cost of several culprits, by the waits of the group that waits longest for them."""
+    """Joint cost of several culprits, by the group that waits longest for them.
+
+    It is how much longer all others stand still in collectives than the culprits do, at most what
+    they waited for them: transfers that all begin after the late computation are its cost, those
+    that nothing hides in any case are not.
+    """
     arrivals = case.replay.arrivals
     if arrivals is None or not late:
         return None
@@ -193,18 +222,50 @@ def wait_cost(case: Case, late: list[LateWorker]) -> WaitCost | None:
     of_group = [worker.late.place for worker in late if worker.late.group == group]
     # Mean seconds a step that the group waited for any of them.
     all_s, others_s = arrivals.lateness.lost_s[group], arrivals.lost_without_s(of_group)[group]
-    high_s = float(all_s.mean() - others_s.mean())
-    worked = [
-        _worked_meanwhile_s(case, (group, place))
-        for place in _peers(arrivals, group, [worker.late.place for worker in late])
-    ]
-    waited_s, free_s, unknown_s = (
-        np.median(worked, axis=0).tolist() if worked else (high_s, 0.0, 0.0)
-    )
+    most_s = max(0.0, float(all_s.mean() - others_s.mean()))
     total_s = float(case.report.recorded_s.mean())
-    # Waits for overlapping collectives coincide.
-    high_s = max(0.0, min(high_s, waited_s) - free_s)
-    return WaitCost(max(0.0, high_s - unknown_s) / total_s, high_s / total_s)
+    peers = _peers(arrivals, group, [worker.late.place for worker in late])
+    own, of_peers = (
+        [_standstill(case, group, place) for place in places] for places in (of_group, peers)
+    )
+    if not peers or None in (*own, *of_peers):
+        low_s = high_s = min([most_s, *_waited_s(case, arrivals, group, peers)])
+    else:
+        # Repaired, the others still wait for the one of them that stood still for the shortest.
+        own_s = np.median([still.sure_s for still in own if still], axis=0)
+        low_s, high_s = (
+            min(most_s, float(np.maximum(0.0, np.min(stood_s, axis=0) - own_s).mean()))
+            for stood_s in (
+                [still.sure_s for still in of_peers if still],
+                [still.sure_s + still.maybe_s for still in of_peers if still],
+            )
+        )
+    return WaitCost(low_s / total_s, high_s / total_s)
+
+
+def _waited_s(case: Case, arrivals: Arrivals, group: int, peers: list[int]) -> list[float]:
+    """The median of what peers waited, mean seconds a step, if it is known.
+
+    Waits for overlapping collectives coincide, so that it may be less than their sum.
+    """
+    waits = [arrivals.waits.of(place) for place in peers]
+    # Starts are unknown, or known of sampled steps only.
+    if not waits or group in arrivals.occurrences.sampled or not all(w.start_s.size for w in waits):
+        return []
+    waited_s = [float((wait.end_s - wait.start_s).sum()) for wait in waits]
+    return [float(np.median(waited_s)) / case.steps.size]
+
+
+def _standstill(case: Case, group: int, place: int) -> Standstill | None:
+    """Standstill of a member of a group, None where its computations are not recorded beside it."""
+    arrivals = case.replay.arrivals
+    if arrivals is None or group in arrivals.occurrences.sampled:
+        return None
+    where, sizes = arrivals.places[place], case.parallelism
+    if where.dp_rank is None or where.stage is None or where.dp_rank >= sizes.dp_size:
+        return None
+    is_of_workers = arrivals.occurrences.groups[group].axis == "dp"
+    return standstill(case, (where.dp_rank, where.stage)) if is_of_workers else None
 
 
 def _peers(arrivals: Arrivals, group: int, culprits: list[int]) -> list[int]:
@@ -216,64 +277,3 @@ def _peers(arrivals: Arrivals, group: int, culprits: list[int]) -> list[int]:
     chosen = np.linspace(0, places.size - 1, min(_MAX_PEERS, places.size)).astype(np.int64)
     peers: list[int] = places[chosen].tolist()
     return peers
-
-
-@evidence
-def _worked_meanwhile_s(case: Case, member: tuple[int, int]) -> tuple[float, float, float]:
-    """Mean seconds a step that a worker waited, surely computed and maybe computed meanwhile.
-
-    `member` is a group and one of its places.
-    """
-    (group, place), arrivals = member, case.replay.arrivals
-    if arrivals is None:
-        return np.inf, 0.0, 0.0
-    where, sizes = arrivals.places[place], case.parallelism
-    waiting = arrivals.waits.of(place)
-    # Starts are unknown, or known of sampled steps only.
-    if not waiting.start_s.size or group in arrivals.occurrences.sampled:
-        return np.inf, 0.0, 0.0
-    num_steps = case.steps.size
-    waited_s = float((waiting.end_s - waiting.start_s).sum()) / num_steps
-    if where.dp_rank is None or where.stage is None or where.dp_rank >= sizes.dp_size:
-        return waited_s, 0.0, 0.0
-    if arrivals.occurrences.groups[group].axis not in ("dp", "pp"):
-        return waited_s, 0.0, 0.0
-    free_s = unknown_s = 0.0
-    for number, replayer in enumerate(case.replay.groups):
-        held_up = case.replay.held_up[number] if case.replay.held_up else None
-        both_s = _overlap_s(case, arrivals, replayer, waiting, (where.dp_rank, where.stage))
-        for code, overlap_s in both_s.items():
-            verdict = 0
-            if held_up is not None:
-                of_type = replayer.template.optype == code
-                verdict = int(held_up[of_type & (replayer.template.stage == where.stage)][0])
-            if verdict < 0:
-                free_s += overlap_s
-            elif verdict == 0:
-                unknown_s += overlap_s
-    return waited_s, free_s / num_steps, unknown_s / num_steps
-
-
-def _overlap_s(
-    case: Case, arrivals: Arrivals, replayer: Replayer, waiting: WaitIntervals, worker: Worker
-) -> dict[int, float]:
-    """By op type, seconds that a worker's computations overlap its waits.
-
-    Waits that the client recorded inside the computations do not count.
-    """
-    template, grid = replayer.template, replayer.grid
-    dp_rank, stage = worker
-    computes = template.op_types.flags(lambda spec: spec.kind is OpKind.COMPUTE)
-    lanes = slice(dp_rank * grid.num_steps, (dp_rank + 1) * grid.num_steps)
-    offset_s = arrivals.waits.offsets_s(replayer)
-    recorded = recorded_waits(case.replay.window, grid, worker, offset_s)
-    either = merged_intervals(
-        np.append(waiting.start_s, recorded.start_s), np.append(waiting.end_s, recorded.end_s)
-    )
-    rows = np.flatnonzero(computes[template.optype] & (template.stage == stage))
-    start_s = grid.start_s[rows, lanes] + offset_s
-    end_s = start_s + grid.duration_s[rows, lanes]
-    spent_s = either.until(end_s) - either.until(start_s)
-    spent_s -= recorded.until(end_s) - recorded.until(start_s)
-    code = template.optype[rows]
-    return {kind: float(spent_s[code == kind].sum()) for kind in dict.fromkeys(code.tolist())}

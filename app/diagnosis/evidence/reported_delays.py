@@ -4,13 +4,14 @@
 late, and by how much: a wait that ended before its worker was needed delays nothing.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from app.diagnosis.case import Case, evidence
 from app.diagnosis.evidence.outliers import LaunchDelays, launch_delays, launch_delays_s
+from app.diagnosis.evidence.step_gaps import first_start_s, gaps_s, outside_s
 from app.diagnosis.features import Features
 from app.engine.steady_state import before_first_s
 from app.trace.job import Parallelism
@@ -31,10 +32,47 @@ LIMITS = AnnotationLimits()
 
 @evidence
 def annotations(case: Case, name: str) -> Trace | None:
-    """The client's annotations of one type; None where there are none."""
+    """The client's annotations of one type, by the step that they delay; None without any.
+
+    Their times are those of that step.
+    """
     trace = case.replay.window.trace
     rows = trace.rows_of_type(OP_CODES[name])
-    return trace.select(rows) if rows.size else None
+    return _of_delayed_steps(case, trace.select(rows)) if rows.size else None
+
+
+def _of_delayed_steps(case: Case, notes: Trace) -> Trace:
+    """What outlasts its worker's last operation of a step belongs to the next recorded step."""
+    origins_s = [group.replayer.grid.origin_s for group in case.groups]
+    if any(origin_s is None for origin_s in origins_s):
+        return notes
+    origin_s = case.joined(lambda group: np.asarray(group.replayer.grid.origin_s))
+    ends_s = case.joined(_worker_ends_s)
+    at = np.minimum(np.searchsorted(case.steps, notes.step), case.steps.size - 2)
+    is_known = _is_placed(notes, case.parallelism) & (at >= 0)
+    is_known &= (case.steps[at] == notes.step) & (case.steps[at + 1] == notes.step + 1)
+    moved = np.flatnonzero(is_known)
+    at = at[moved]
+    until_s = notes.start_s[moved] + notes.duration_s[moved]
+    is_after = until_s > ends_s[at, notes.dp_rank[moved], notes.stage[moved]]
+    moved, at = moved[is_after], at[is_after]
+    step, start_s = notes.step.copy(), notes.start_s.copy()
+    step[moved] += 1
+    start_s[moved] += origin_s[at] - origin_s[at + 1]
+    return replace(notes, step=step, start_s=start_s)
+
+
+def _worker_ends_s(group: Features) -> Floats:
+    """[steps, dp, pp], the end of each worker's last operation by its own clock."""
+    template, grid = group.replayer.template, group.replayer.grid
+    ends_s = np.full((group.replayer.pp_size, grid.start_s.shape[1]), np.inf)
+    for stage in np.unique(template.stage).tolist():
+        rows = np.flatnonzero(template.stage == stage)
+        ends_s[stage] = (grid.start_s[rows] + grid.duration_s[rows]).max(axis=0)
+    if grid.shift_s is not None:
+        ends_s -= grid.shift_s
+    sizes = (group.replayer.pp_size, group.replayer.dp_size, grid.num_steps)
+    return ends_s.reshape(sizes).transpose(2, 1, 0)
 
 
 def annotated_seconds(notes: Trace | None, steps: Ints, sizes: Parallelism) -> Floats:
@@ -65,13 +103,21 @@ def in_lanes(group: Features, notes: Trace) -> tuple[Trace, Ints, Floats]:
     return notes, lane, begins_s
 
 
-def first_delays_s(group: Features, late: LaunchDelays, *, is_surely: bool = False) -> Floats:
+def first_delays_s(
+    group: Features,
+    late: LaunchDelays,
+    *,
+    is_surely: bool = False,
+    idle_s: Floats | None = None,
+) -> Floats:
     """[pp, lanes], how late each stage's first forward starts without waiting for others.
 
     That is its launch delay, with that of the gather before it: parameters are gathered once the
     data have come. A stage that waits for data may also post its first receive late. A later
     stage's delay counts from the arrival of its input. Without origins a worker may still be in
     the step before when others begin: with `is_surely`, only what does not depend on that counts.
+    `idle_s` [steps] is time in which nobody worked, which is not the stage's own doing: it is left
+    out where the delay counts from the step's begin.
     """
     is_surely = is_surely and group.replayer.grid.origin_s is None
     template = group.replayer.template
@@ -92,6 +138,8 @@ def first_delays_s(group: Features, late: LaunchDelays, *, is_surely: bool = Fal
             # The first receive, which the delay counts from, is no begin.
             early_s = np.tile(before_first_s(group.replayer.grid), group.replayer.dp_size)
             own_s = np.maximum(0.0, own_s - early_s)
+        if idle_s is not None and stage not in arrives_s:
+            own_s = np.maximum(0.0, own_s - np.tile(idle_s, group.replayer.dp_size))
         first_s[stage] = own_s
     return first_s
 
@@ -165,10 +213,28 @@ def annotated_delays(case: Case, name: str) -> tuple[AnnotatedDelays, ...]:
     notes = annotations(case, name)
     if notes is None:
         return ()
+    groups = zip(case.groups, launch_delays(case), strict=True)
+    if name != "gc-pause":
+        return tuple(_annotated_delays(group, late, notes) for group, late in groups)
+    gap_s = np.nan_to_num(gaps_s(case, first_start_s))
+    gaps = [Gaps(gap_s[group.positions], outside_s(case)[group.positions]) for group in case.groups]
     return tuple(
-        _annotated_delays(group, late, notes, is_between=name == "gc-pause")
-        for group, late in zip(case.groups, launch_delays(case), strict=True)
+        _annotated_delays(group, late, notes, own)
+        for (group, late), own in zip(groups, gaps, strict=True)
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Gaps:
+    """Idle time before each step's first operation.
+
+    Shapes: [steps of a group]. `gap_s` counts from the end of the step before; `outside_s` is the
+    part that belongs to no step: a step begins with its wait for data, but after a pause that few
+    steps have.
+    """
+
+    gap_s: Floats
+    outside_s: Floats
 
 
 @evidence
@@ -184,30 +250,55 @@ def late_by_s(case: Case, name: str) -> Floats:
 
 
 def _annotated_delays(
-    group: Features, late: LaunchDelays, notes: Trace, *, is_between: bool
+    group: Features, late: LaunchDelays, notes: Trace, gaps: Gaps | None = None
 ) -> AnnotatedDelays:
     """The next computation after each annotation, late by the annotated time at most.
 
-    With `is_between` without annotations that begin inside a computation.
+    With `gaps`, which first ones may be late by as well, annotations that begin inside a
+    computation are left out. In a gap that no worker's own launches show, all wait for the worker
+    that pauses longest, in a collective that is not recorded.
     """
     notes, lane, begins_s = in_lanes(group, notes)
     at = np.full(lane.size, -1)
     for stage in np.unique(notes.stage).tolist():
         here = np.flatnonzero(notes.stage == stage)
-        at[here] = _next_computation(group, late, stage, lane[here], begins_s[here], is_between)
+        at[here] = _next_computation(
+            group, late, stage, lane[here], begins_s[here], is_between=gaps is not None
+        )
     known = np.flatnonzero(at >= 0)
     num_lanes = late.delay_s.shape[1]
     keys, of_note = np.unique(at[known] * num_lanes + lane[known], return_inverse=True)
     noted_s = np.bincount(of_note, notes.duration_s[known], keys.size)
     at, lane = np.divmod(keys, num_lanes)
     delay_s = late.delay_s[at, lane]
-    firsts_s = first_delays_s(group, late)[late.stage[at], lane]
-    delay_s = np.where(late.is_first[at], firsts_s, delay_s)
-    return AnnotatedDelays(late.rows[at], lane, at, np.minimum(noted_s, delay_s))
+    firsts_s, position = first_delays_s(group, late)[late.stage[at], lane], lane % len(group.steps)
+    if gaps is None:
+        seconds = np.minimum(noted_s, np.where(late.is_first[at], firsts_s, delay_s))
+        return AnnotatedDelays(late.rows[at], lane, at, seconds)
+    delay_s = np.where(late.is_first[at], firsts_s + gaps.outside_s[position], delay_s)
+    seconds = np.minimum(noted_s, delay_s)
+    until_s = first_start_s(group.replayer.grid)[position[of_note]]
+    since_s = until_s - gaps.gap_s[position[of_note]]
+    ends_s = np.minimum(begins_s[known] + notes.duration_s[known], until_s)
+    in_gap_s = np.maximum(0.0, ends_s - np.maximum(begins_s[known], since_s))
+    idle_s = np.bincount(of_note, in_gap_s, keys.size)
+    shown_s = np.zeros(len(group.steps))
+    np.maximum.at(shown_s, position, seconds)
+    order = np.lexsort((idle_s, position))
+    longest = order[np.diff(position[order], append=-1) != 0]
+    hidden = longest[idle_s[longest] > shown_s[position[longest]]]
+    seconds[hidden] = idle_s[hidden]
+    return AnnotatedDelays(late.rows[at], lane, at, seconds)
 
 
 def _next_computation(
-    group: Features, late: LaunchDelays, stage: int, lane: Ints, begins_s: Floats, is_between: bool
+    group: Features,
+    late: LaunchDelays,
+    stage: int,
+    lane: Ints,
+    begins_s: Floats,
+    *,
+    is_between: bool,
 ) -> Ints:
     """[notes], position in `late` of the stage's next computation, -1 where there is none."""
     replayer = group.replayer

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.diagnosis.case import Case, evidence
+from app.diagnosis.evidence.long_microbatches import long_microbatches
 from app.diagnosis.evidence.slowness import slowness
 from app.diagnosis.evidence.usual_steps import is_usual, usual_steps
 from app.diagnosis.features import Computations, Features
@@ -37,6 +38,8 @@ class LengthLimits:
 LIMITS = LengthLimits()
 # Replicas, and replicas times steps, to sample for medians.
 _MAX_REPLICAS = 16
+# Relative durations below this are none.
+_NO_TIME = 1e-9
 _MAX_LANES = 64
 
 
@@ -164,7 +167,8 @@ def _cells(relative: Floats) -> Floats:
 
 
 def _agree(forward: Floats, backward: Floats) -> Flags:
-    apart = np.abs(forward - backward)
+    """Cells whose directions agree best; noise grows with the time, so relative to it."""
+    apart = np.abs(forward - backward) / np.maximum(2 + forward + backward, _NO_TIME)
     last = int(LIMITS.min_agreement * (apart.size - 1))
     return np.asarray(apart <= np.partition(apart.ravel(), last)[last])
 
@@ -237,10 +241,11 @@ def _share_within_steps(parts: list[tuple[Floats, Floats]]) -> float | None:
 
 
 def common_factor(case: Case, group: Features) -> Floats:
-    """[dp, items, steps], an item's time on all stages over the mean of its step.
+    """[dp, items, steps], an item's time on all stages over what it would be with even lengths.
 
-    The mean over stages and directions without the longest and the shortest, so a pause does not
-    count; slow workers are corrected first.
+    That is the mean of its step. Where the same micro-batches are long in every step, it is the
+    others' mean, and these are even. An item's time is the mean over stages and directions without
+    the longest and the shortest, so a pause does not count; slow workers are corrected first.
     """
     sides = [side for side in (group.forward, group.backward) if side is not None]
     both = np.stack([side.over_usual(_medians_of_stages) for side in sides], axis=1)
@@ -252,8 +257,14 @@ def common_factor(case: Case, group: Features) -> Floats:
         common = np.partition(flat, (1, size - 2), axis=1)[:, 1:-1].mean(axis=1)
     else:
         common = flat.min(axis=1)
-    mean = common.mean(axis=(0, 1), keepdims=True)
-    return np.asarray(np.divide(common, mean, out=np.ones(common.shape), where=mean > 0))
+    long = long_microbatches(case, group)
+    long = long_microbatches(case, group)
+    is_even = is_uneven = np.ones(common.shape, np.bool_)
+    if long is not None:
+        is_even, is_uneven = ~long.is_long, long.is_long
+    mean = common.mean(axis=(0, 1), keepdims=True, where=is_even)
+    is_divided = (mean > 0) & is_uneven
+    return np.asarray(np.divide(common, mean, out=np.ones(common.shape), where=is_divided))
 
 
 def _medians_of_stages(duration_s: Floats) -> Floats:

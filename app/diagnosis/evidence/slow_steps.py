@@ -13,7 +13,7 @@ from app.diagnosis.statistics import change_points
 from app.diagnosis.statistics.persistence import rotation
 from app.engine.medians import median_of
 from app.engine.metrics import MAD_TO_DEVIATION
-from app.trace.window import Ints
+from app.result.finding import Persistence
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,11 +35,8 @@ class SlowStepLimits:
 LIMITS = SlowStepLimits()
 
 
-def slow_in_turn(case: Case, peers: Slowness, workers: list[int]) -> Ints:
-    """[usual steps], which culprit is slow in each, -1 for none; empty where several are at once.
-
-    Where several workers are slow at once, those of one host are one culprit.
-    """
+def rotation_of(case: Case, peers: Slowness, workers: list[int]) -> Persistence | None:
+    """Whether these workers, or the hosts of those that are slow at once, are slow in turn."""
     places = [divmod(worker, peers.ratio.shape[2]) for worker in workers]
     dp_ranks, stages = zip(*places, strict=True)
     ratio = peers.ratio[peers.usual][:, dp_ranks, stages]
@@ -52,9 +49,10 @@ def slow_in_turn(case: Case, peers: Slowness, workers: list[int]) -> Ints:
             [is_slow[:, culprit == number].any(axis=1) for number in range(len(named))]
         ).sum(axis=0)
         if at_once.any() and at_once[at_once > 0].mean() <= LIMITS.max_at_once:
-            worst = culprit[np.where(is_slow, ratio, 0.0).argmax(axis=1)]
-            return np.where(at_once > 0, worst, -1)
-    return np.empty(0, np.int64)
+            lost = np.where(is_slow, ratio - 1, 0.0)
+            worst = np.where(at_once > 0, culprit[lost.argmax(axis=1)], -1)
+            return rotation(worst, lost.max(axis=1))
+    return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +100,8 @@ def workers_in_turn(case: Case) -> Turns | None:
     if at_once[at_once > 0].mean() > LIMITS.max_at_once:
         return None
     flat = np.where(is_slow, excess, 0.0).reshape(at_once.size, -1)
-    if rotation(np.where(at_once > 0, flat.argmax(axis=1), -1)) is None:
+    worst = np.where(at_once > 0, flat.argmax(axis=1), -1)
+    if rotation(worst, flat.max(axis=1)) is None:
         return None
     # A single turn may be chance, unless it is as slow as the others' and far beyond the noise.
     usual = float(np.median(excess[is_slow]))

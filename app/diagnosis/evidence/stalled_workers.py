@@ -98,14 +98,19 @@ def rank_blocks(case: Case, stopped: NDArray[np.bool_], size: int) -> dict[str, 
 def chance_of_one_host(case: Case, workers: Sequence[Worker]) -> float:
     """Probability that as many workers, drawn at random, share a host; 1.0 if these do not.
 
-    Where hosts are unknown, blocks of successive ranks are taken for them.
+    Workers of one stage have the same memory to allocate, and are drawn from that stage. Where
+    hosts are unknown, blocks of successive ranks are taken for them.
     """
     rank = case.replay.groups[0].grid.rank
     hosts = [*(workers_by_host(case) or _blocks(rank, rank >= 0, HOST_SIZES[0])).values()]
     if not any(set(workers) <= set(others) for others in hosts):
         return 1.0
+    stages, num_drawn_from = {stage for _, stage in workers}, case.num_workers
+    if len(stages) == 1:
+        hosts = [[worker for worker in others if worker[1] in stages] for others in hosts]
+        num_drawn_from = case.parallelism.dp_size
     shared = sum(comb(len(others), len(workers)) for others in hosts)
-    return float(shared / comb(case.num_workers, len(workers)))
+    return float(shared / comb(num_drawn_from, len(workers)))
 
 
 def _blocks(rank: Ints, chosen: NDArray[np.bool_], size: int) -> dict[int, list[Worker]]:

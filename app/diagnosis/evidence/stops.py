@@ -14,7 +14,7 @@ was posted before the stop.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -22,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.diagnosis.case import Case, evidence
+from app.diagnosis.evidence.idle_time import idle_time
 from app.diagnosis.evidence.interruptions import (
     InterruptionKind,
     Interruptions,
@@ -33,8 +34,9 @@ from app.diagnosis.evidence.interruptions import (
 )
 from app.diagnosis.evidence.outliers import launch_delays_s
 from app.diagnosis.evidence.reported_delays import late_by_s
+from app.diagnosis.evidence.step_gaps import first_rows, first_start_s, gaps_s
 from app.diagnosis.features import Features
-from app.engine.grid import Grid
+from app.diagnosis.statistics.persistence import period
 from app.engine.medians import median_of, medians_of_known
 from app.engine.metrics import MAD_TO_DEVIATION
 from app.engine.template import Template
@@ -101,6 +103,19 @@ def longest_of(stops: Sequence[Stop]) -> Stop:
     return max(stops, key=lambda stop: stop.seconds)
 
 
+def may_be_collection(case: Case, stop: Stop) -> bool:
+    """Whether a stop may be a planned collection of garbage, by its length and interval.
+
+    One that takes whole steps is none, unless such stops come every so many steps.
+    """
+    if stop.seconds < usual_step_s(case):
+        return True
+    lost_s = np.zeros(case.steps.size)
+    for other in long_stops(case):
+        lost_s[other.at] += other.seconds * other.is_all
+    return period(case.steps, lost_s) is not None
+
+
 def usual_step_s(case: Case) -> float:
     """The median recorded step time."""
     return median_of(case.report.recorded_s)
@@ -116,10 +131,13 @@ def long_stops(case: Case) -> tuple[Stop, ...]:
     excess_s = recorded_s - usual_s
     deviation_s = MAD_TO_DEVIATION * median_of(np.abs(excess_s))
     least_s = LIMITS.min_excess * usual_s
-    is_long = excess_s > max(least_s, LIMITS.min_deviations * deviation_s)
+    least_of_stop_s = max(least_s, LIMITS.min_deviations * deviation_s)
+    is_long = excess_s > least_of_stop_s
     stops = list(_between(case, least_s))
     if is_long.sum() <= max(1.0, LIMITS.max_share_of_steps * recorded_s.size):
         noted_s = annotated_s(case, "gc-pause") + annotated_s(case, "data-wait")
+        # All wait for a pause that one worker notes, and the others do not stop themselves.
+        is_long &= excess_s - noted_s.max(axis=(1, 2)) > least_of_stop_s
         for number, group in enumerate(case.groups):
             positions = np.flatnonzero(is_long[group.positions])
             if positions.size:
@@ -143,27 +161,10 @@ class StepGaps:
 
 
 def _between(case: Case, least_s: float) -> Iterator[Stop]:
-    gaps, rows = gaps_between(case), no_rows(case)
-    longer_s = gaps.before_s - gaps.usual_s
+    gaps, rows, idle = gaps_between(case), no_rows(case), idle_time(case)
+    longer_s = gaps.before_s - gaps.usual_s - sum(idle.reported_s.values())
     for at in np.flatnonzero(gaps.is_large & (longer_s >= least_s)).tolist():
         yield Stop(at, float(longer_s[at]), "between", "", False, rows, is_all=True)
-
-
-def gaps_s(case: Case, begin_s_of: Callable[[Grid], Floats]) -> Floats:
-    """[steps], seconds from the end of the recorded step before to a begin in the step.
-
-    Negative where they overlap, NaN for the first step and without absolute times. `begin_s_of`
-    returns [steps of the grid] in each step's own times.
-    """
-    begins_s, ends_s = np.full(case.steps.size, np.nan), np.full(case.steps.size, np.nan)
-    for group in case.groups:
-        grid = group.replayer.grid
-        if grid.origin_s is not None:
-            begins_s[group.positions] = grid.origin_s + begin_s_of(grid)
-            ends_s[group.positions] = grid.origin_s + grid.spans_s[1]
-    before_s = np.full(case.steps.size, np.nan)
-    before_s[1:] = begins_s[1:] - ends_s[:-1]
-    return before_s
 
 
 @evidence
@@ -177,16 +178,6 @@ def gaps_between(case: Case) -> StepGaps:
     is_large = gap_s > LIMITS.large_gap * case.report.recorded_s
     is_large &= gap_s > LIMITS.large_gap_ratio * usual_s
     return StepGaps(before_s, num_left_out, is_large, usual_s)
-
-
-def first_start_s(grid: Grid) -> Floats:
-    """[steps], the first start of an operation that is no receive."""
-    template = grid.template
-    rows = np.flatnonzero(~template.op_types.is_receive[template.optype])
-    if not rows.size:
-        return grid.spans_s[0]
-    _, first = np.unique(template.stage[rows], return_index=True)
-    return np.asarray(grid.start_s[rows[first]].reshape(-1, grid.num_steps).min(axis=0))
 
 
 def _in_group(
@@ -412,7 +403,7 @@ def _begin_stops(case: Case, is_late: NDArray[np.bool_]) -> tuple[Stop, ...]:
     begins = late_begins(case)
     stops = []
     for number, group in enumerate(case.groups):
-        first_row = np.array([rows[0] if rows.size else -1 for rows in _first_rows(group)])
+        first_row = np.array([rows[0] if rows.size else -1 for rows in first_rows(group)])
         for position in np.flatnonzero(is_late[group.positions]).tolist():
             at = int(group.positions[position])
             dp_rank, stage = np.nonzero(begins.delay_s[at] > 0)
@@ -430,7 +421,7 @@ def _begin_delays_s(group: Features) -> Floats:
 
     From the step's earliest operation on, and from its begin on.
     """
-    replayer, grid, firsts = group.replayer, group.replayer.grid, _first_rows(group)
+    replayer, grid, firsts = group.replayer, group.replayer.grid, first_rows(group)
     earliest_s = np.tile(np.minimum(grid.began_s, first_start_s(grid)), replayer.dp_size)
     rows = np.concatenate(firsts)
     follows = np.diff(replayer.graph.pred_ptr)[rows] > 0
@@ -440,14 +431,3 @@ def _begin_delays_s(group: Features) -> Floats:
     longest_s = np.maximum.reduceat(np.stack([late_s, delay_s]), begins, axis=1)
     sizes = (2, replayer.pp_size, replayer.dp_size, len(group.steps))
     return longest_s.reshape(sizes).transpose(3, 0, 2, 1)
-
-
-def _first_rows(group: Features) -> list[Ints]:
-    """By stage, its operations up to the first computation, as they were recorded."""
-    template = group.replayer.template
-    firsts = []
-    for stage in range(group.replayer.pp_size):
-        rows = np.flatnonzero(template.stage == stage)
-        computes = np.asarray(template.computes[stage], np.int64)
-        firsts.append(rows[rows <= computes.min()] if computes.size else rows[:1])
-    return firsts

@@ -1,9 +1,10 @@
-"""Workers of few dp ranks that are slow in turn: which one is slow in each step?
+"""Workers of few dp ranks that are slow in turn, or every so many steps: which one in each step?
 
 Among two or three peers a slow worker moves the median that it is compared with: of two it is half
 of it. So each step's faster peers are the reference. The slower one of two always differs from it,
 and is slow itself only if no other worker of the job is slow in that step: long sequences slow down
-all stages of their dp rank, so one stage alone tells nothing.
+all stages of their dp rank, so one stage alone tells nothing, unless one worker is slow every so
+many steps: lengths come at no interval.
 """
 
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.diagnosis.features import Pace
+from app.diagnosis.statistics.persistence import period
 from app.engine.medians import median_of
 from app.engine.metrics import MAD_TO_DEVIATION
 from app.trace.window import Floats, Ints
@@ -36,7 +38,7 @@ LIMITS = TurnLimits()
 
 
 def slow_in_turn_of_few(forward: Pace, backward: Pace, usual: Ints) -> NDArray[np.bool_] | None:
-    """[steps, dp, pp], the one worker that is slow in each step; None where workers take no turns.
+    """[steps, dp, pp], the one worker that is slow in each step; None where none are told.
 
     Args:
         forward: of all workers.
@@ -44,7 +46,7 @@ def slow_in_turn_of_few(forward: Pace, backward: Pace, usual: Ints) -> NDArray[n
         usual: positions of the usual steps; none is slow in the others.
     """
     num_steps, dp_size, pp_size = forward.mean_s.shape
-    if not 1 < dp_size <= LIMITS.max_peers or pp_size < 2:
+    if not 1 < dp_size <= LIMITS.max_peers:
         return None
     sides = (forward.mean_s, backward.mean_s, forward.least_s + backward.least_s)
     excess = np.stack([_excess(side[usual]) for side in sides])
@@ -52,9 +54,13 @@ def slow_in_turn_of_few(forward: Pace, backward: Pace, usual: Ints) -> NDArray[n
     is_slow = excess.min(axis=0) >= max(LIMITS.min_excess, LIMITS.min_deviations * noise)
     of_step, of_worker = is_slow.sum(axis=(1, 2)), is_slow.sum(axis=0)
     num_slow, least = of_step.sum(), max(1.0, LIMITS.min_share_of_steps * usual.size)
-    if of_step.max(initial=0) > 1 or num_slow < least:
+    if of_step.max(initial=0) > 1:
         return None
-    if of_worker.max() > LIMITS.max_share_of_one * num_slow:
+    is_of_one = of_worker.max() > LIMITS.max_share_of_one * num_slow
+    if pp_size < 2:
+        if not is_of_one or period(usual, of_step.astype(np.float64)) is None:
+            return None
+    elif is_of_one or num_slow < least:
         return None
     takes_turn = np.zeros((num_steps, dp_size, pp_size), np.bool_)
     takes_turn[usual] = is_slow

@@ -146,7 +146,7 @@ MAX_TRANSFERS = 200
 MAX_RANKS_LISTED = 4_096
 _CAUSE = {COMPUTE: SLOW_WORKER, WORK: SEQUENCE_IMBALANCE, DATA_WAIT: DATA_LOADING, HOST: LATE_HOST}
 # Above this difference of the two cost figures both are given.
-_MAX_COST_DIFFERENCE = 0.03
+_MAX_COST_DIFFERENCE = 0.02
 _SCORE, _CONFIDENCE = 0.9, 0.9
 # Causes that a profile cannot show.
 _NOT_SHOWN = (
@@ -265,6 +265,7 @@ def _finding(job: ProfiledJob, culprit: ProfileCulprit) -> Finding:
         cost_range=(low, high) if high > low else None,
         evidence=evidence,
         sentence=of_finding(job, culprit, (low, high)),
+        basis="recorded" if culprit.kind == DATA_WAIT else "concluded",
     )
 
 

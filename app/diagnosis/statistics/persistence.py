@@ -1,7 +1,8 @@
-"""Does a slowdown last: transient, chronic, rotating between culprits, or progressive?
+"""When does a cause cost time: all the time, every k steps, now and then, in few steps, in turn?
 
-`persistence` is for a degree of badness in each step, `onset_of_hits` for steps that show a cause
-or do not.
+`persistence` is for a degree of badness in each step, `onset_of_losses` for the time that each
+step loses, `onset_of_hits` for steps that show a cause or do not. A step counts by what it loses:
+one huge event is one event, whatever small ones surround it.
 """
 
 from dataclasses import dataclass
@@ -34,13 +35,23 @@ class PersistenceLimits:
     # It comes and goes where less than this share of the steps is bad, from the first bad one on.
     min_steady_share: float = 0.85
     # Rotating: so many culprits, as two may take turns by chance, none with more than this share of
-    # the bad steps.
+    # the loss.
     min_culprits: int = 3
     max_share_of_one: float = 0.5
     # A step belongs to a stretch from this share of its operations on: most of them.
     min_hit_share: float = 0.5
-    # So few hits in a window twice as long are transient.
-    few_hits: int = 3
+    # A loss is of few steps if it is spread over so many, or over this share of them: more than
+    # that are no exception (the same for stops, evidence/stops.py).
+    few_steps: float = 3.0
+    few_share: float = 1 / 3
+    # Steps of a period: with two, any distance would be one. A step belongs to them from this
+    # share of what the step of a typical lost second loses.
+    min_times: int = 3
+    min_share_of_typical: float = 0.5
+    # They hold so much of the loss, and come at so many of the steps in which one is due: a step
+    # that was not judged, or a weak one, ends no period.
+    min_share_of_loss: float = 0.75
+    min_share_of_due: float = 0.9
 
 
 LIMITS = PersistenceLimits()
@@ -68,6 +79,8 @@ def persistence_of(slowdown: Episodes, badness: Floats, num_before: int) -> Pers
     num_bad = int(is_bad[num_before:].sum())
     if not num_bad:
         return None
+    if num_bad == 1 < num_known:
+        return "transient"  # one event
     is_most = num_bad >= LIMITS.min_chronic_share * num_known
     is_steady = slowdown.share_bad >= LIMITS.min_steady_share
     if slowdown.is_over:
@@ -96,15 +109,20 @@ def _growth(values: Floats) -> float:
     return median_of(values[-third:]) / median_of(values[:third]) - 1
 
 
-def rotation(culprits: Ints) -> Persistence | None:
-    """ "rotating" if the worst culprit, [n] with -1 for none, changes from step to step."""
-    named = culprits[culprits >= 0]
-    if not named.size:
+def rotation(culprits: Ints, lost: Floats | None = None) -> Persistence | None:
+    """ "rotating" if the worst culprit changes from step to step.
+
+    Args:
+        culprits: [n], the worst one in each step, -1 for none.
+        lost: [n], what it loses there; alike where not given.
+    """
+    named = culprits >= 0
+    if not named.any():
         return None
-    counts = np.bincount(named)
-    is_none_most = counts.max() <= LIMITS.max_share_of_one * named.size
-    are_several = np.count_nonzero(counts) >= LIMITS.min_culprits
-    return "rotating" if are_several and is_none_most else None
+    weights = np.ones(culprits.size) if lost is None else lost
+    of_each = np.bincount(culprits[named], weights[named])
+    is_none_most = of_each.max() <= LIMITS.max_share_of_one * of_each.sum()
+    return "rotating" if np.count_nonzero(of_each) >= LIMITS.min_culprits and is_none_most else None
 
 
 def _is_growing(badness: Floats, is_bad: np.ndarray) -> bool:
@@ -134,20 +152,59 @@ class Onset:
 
     `onset_step` is None where it began before the known steps, or with no single step;
     `persistence` is None where no step of the window is bad; `end_step` is None while it lasts.
+    `every_steps` is its period, None where it has none.
     """
 
     onset_step: int | None
     persistence: Persistence | None
     end_step: int | None = None
+    every_steps: int | None = None
 
 
-def onset_of_hits(steps: Ints, is_hit: NDArray[np.bool_]) -> Onset:
-    """Onset and persistence of a cause that at least one step shows.
+def num_lost_steps(lost: Floats) -> float:
+    """Over how many steps a loss [steps] is spread: as many as would lose it in equal parts."""
+    squares = float((lost**2).sum())
+    return float(lost.sum()) ** 2 / squares if squares > 0 else 0.0
+
+
+def is_of_few(lost: Floats) -> bool:
+    """Whether few of many steps hold a loss [steps]."""
+    spread = num_lost_steps(lost)
+    most = max(LIMITS.few_steps, LIMITS.few_share * lost.size)
+    return 0 < spread <= most and spread < lost.size / 2
+
+
+def period(steps: Ints, lost: Floats) -> int | None:
+    """Every how many steps, at least 2, a loss comes; None where it is not periodic.
+
+    Args:
+        steps: [n], ascending; others are unknown.
+        lost: [n], at least 0.
+    """
+    total = float(lost.sum())
+    if not total > 0:
+        return None
+    typical = float((lost**2).sum()) / total
+    is_hit = lost >= LIMITS.min_share_of_typical * typical
+    hits = steps[is_hit]
+    if hits.size < LIMITS.min_times or lost[is_hit].sum() < LIMITS.min_share_of_loss * total:
+        return None
+    every = int(np.gcd.reduce(np.diff(hits)))
+    is_between = (steps >= hits[0]) & (steps <= hits[-1])
+    is_due = is_between & ((steps - hits[0]) % every == 0)
+    # Of a thinned history no step between two hits may be known.
+    is_seen = (is_between & ~is_due).sum() >= hits.size - 1
+    return every if is_seen and hits.size >= LIMITS.min_share_of_due * is_due.sum() else None
+
+
+def onset_of_losses(steps: Ints, lost: Floats) -> Onset:
+    """When a cause costs time of which at least one step loses some.
 
     Args:
         steps: [steps], ascending.
-        is_hit: [steps], whether each shows the cause.
+        lost: [steps], what each loses, at least 0.
     """
+    is_hit = lost > 0
     hits = np.flatnonzero(is_hit)
     first, last = int(hits[0]), int(hits[-1])
     # Hits a step after the first one; two hits are too few for that.
@@ -155,11 +212,18 @@ def onset_of_hits(steps: Ints, is_hit: NDArray[np.bool_]) -> Onset:
     num_after, max_chance = is_hit.size - 1 - last, episodes.LIMITS.max_chance
     began_here = (1 - rate) ** first < max_chance
     is_over = num_after > 0 and (1 - rate) ** num_after < max_chance
-    is_hiccup = hits.size <= LIMITS.few_hits < is_hit.size / 2
-    lasts: Persistence = "transient" if is_over or is_hiccup else "chronic"
+    lasts: Persistence = "transient" if is_over or is_of_few(lost) else "chronic"
     return Onset(
-        int(steps[first]) if began_here else None, lasts, int(steps[last]) if is_over else None
+        int(steps[first]) if began_here else None,
+        lasts,
+        int(steps[last]) if is_over else None,
+        period(steps, lost),
     )
+
+
+def onset_of_hits(steps: Ints, is_hit: NDArray[np.bool_]) -> Onset:
+    """The same of a cause whose steps [steps] are known, and count alike."""
+    return onset_of_losses(steps, is_hit.astype(np.float64))
 
 
 def best_stretch(gain: Floats) -> tuple[int, int]:

@@ -1,7 +1,9 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
-from app.diagnosis.detectors.stalled_workers import AllocatorStall
+from app.diagnosis.detectors.stalled_workers import AllocatorStall, CpuContention
 from app.result.finding import Culprit
 from app.synth.cluster import Cluster
 from app.synth.costs import OperationCosts
@@ -14,6 +16,7 @@ from app.synth.schedules import SCHEDULES
 from app.trace.job import Parallelism
 from tests.diagnosis.suspects import (
     attributed_and_real_cost,
+    denied,
     fact_of,
     job,
     ruled_out,
@@ -131,3 +134,16 @@ def test_several_workers_of_one_host_and_none_elsewhere_may_be_its_doing():
     assert "3 workers of one host stop irregularly" in found.reason
     apart = AllocatorStalls(((0, 0), (2, 3), (1, 6)), rate=0.3)
     assert len(suspicion(STALL, job(apart, dp=4, pp=8, **hosts)).culprits) == 3
+
+
+@pytest.mark.parametrize("pp", [2, 4])
+@pytest.mark.parametrize("are_hosts_known", [True, False])
+def test_a_worker_of_the_stage_that_goes_on_is_not_named_with_those_that_stall(pp, are_hosts_known):
+    # All four workers of the first stage are on one host, and it stops only three of them.
+    stalled = AllocatorStalls(((0, 0), (1, 0), (2, 0)), rate=0.2, stall_s=0.15)
+    made = job(stalled, dp=4, pp=pp, cluster=Cluster(gpus_per_host=4))
+    window = made.record(range(16)).window()
+    case = case_of(window if are_hosts_known else replace(window, hosts={}))
+    found = suspected(STALL, case)
+    assert [(culprit.dp_rank, culprit.stage) for culprit in found.culprits] == [*stalled.workers]
+    assert denied(CpuContention(), case)

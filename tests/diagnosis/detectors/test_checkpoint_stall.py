@@ -45,24 +45,28 @@ def test_cost_matches_the_counterfactual(host):
     assert attributed == pytest.approx(real, abs=0.02)
 
 
-def test_gaps_between_steps_count_as_lost_time():
+def test_gaps_between_steps_are_a_fact_without_a_cause():
     window = longer_gaps(job().record(range(16)).window(), every=5, gap_s=2.0)
     seen = diagnosed(window)
-    (found,) = findings_of(seen)
+    assert findings_of(seen) == ()
+    (fact,) = seen.observations
     step_s = sum(case_of(window).report.recorded_s)
-    assert found.cause == "checkpoint-stall"
-    assert found.cost == pytest.approx(6.0 / (step_s + 6.0), abs=0.01)
-    assert "between two steps, every 5 steps, as a checkpoint or an evaluation" in found.sentence
+    assert fact.kind == "idle-between-steps"
+    assert fact.share == pytest.approx(6.0 / (step_s + 6.0), abs=0.02)
+    assert "s every 5 steps; the cause is not recorded" in fact.sentence
+    answer = denied(CHECKPOINT, case_of(window))
+    assert answer.insufficient
+    assert "between two steps, every 5 steps, as a checkpoint or an evaluation" in answer.reason
 
 
 def test_what_the_last_worker_stops_longer_than_the_first_belongs_to_the_stop():
     window = longer_gaps(job(pp=1).record(range(16)).window(), every=5, gap_s=2.0)
     case = case_of(_later_begins(window, every=5, apart_s=0.5))
-    found = suspected(CHECKPOINT, case)
-    assert found.evidence["steps"] == [5, 10, 15]
-    assert found.evidence["mean_stop_s"] == pytest.approx(2.5, abs=0.02)
+    found = denied(CHECKPOINT, case)
+    assert found.figures["stops"] == 3
+    assert found.figures["mean_stop_s"] == pytest.approx(2.5, abs=0.02)
     others_s = 16 * case.report.recorded_s[1]
-    assert found.cost == pytest.approx(7.5 / (others_s + 7.5), abs=0.01)
+    assert found.figures["cost"] == pytest.approx(7.5 / (others_s + 7.5), abs=0.01)
 
 
 def test_without_times_between_steps_an_interval_shows_a_checkpoint_of_unknown_cost():

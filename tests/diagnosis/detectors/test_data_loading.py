@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from app.diagnosis.detector import Suspicion
-from app.diagnosis.detectors.data_loading import DataLoading
+from app.diagnosis.detectors.data_loading import NOT_RECORDED, DataLoading
 from app.result.finding import Culprit, RuledOut
 from app.synth.cluster import Cluster
 from app.synth.costs import OperationCosts
@@ -11,6 +11,9 @@ from app.synth.faults.interruptions import AllocatorStalls, GcPauses
 from app.synth.faults.interruptions import DataLoading as LoadFault
 from app.synth.faults.slow_network import SlowNic
 from app.synth.normal_variation import SpecialSteps
+from app.synth.schedules import Interleaved
+from app.trace.job import Parallelism
+from tests.diagnosis.stopped_windows import longer_gaps
 from tests.diagnosis.suspects import (
     attributed_and_real_cost,
     fact_of,
@@ -53,25 +56,35 @@ def test_delay_of_a_data_wait_by_hand():
     assert late.duration_s == pytest.approx(np.array([[0, 0, 0, 0, 0.5, 0.6, 0, 0.7]]))
 
 
-def test_a_data_wait_of_all_workers_has_no_culprit():
-    found = suspicion(LOAD, job(LoadFault()))
-    assert found.culprits == ()
+def test_a_wait_of_all_workers_is_no_wait_for_data_unless_it_is_reported():
+    answer = ruled_out(LOAD, job(LoadFault()))
+    assert answer.insufficient
+    assert "idle" in answer.reason
+    found = suspicion(LOAD, job(LoadFault(is_sent=True)))
+    assert (found.culprits, found.basis) == ((), "recorded")
     assert fact_of(found).startswith("every worker waits 2")
 
 
-def test_a_host_that_waits_for_data_is_named():
+def test_a_host_that_begins_late_is_named_and_that_no_wait_was_recorded():
     made = job(LoadFault(host="host-001"))
     found = suspicion(LOAD, made)
     assert found.culprits == (Culprit(host="host-001"),)
     assert found.evidence["workers"] == [[2, 0], [3, 0]]
+    assert "begins its first forward computation" in fact_of(found)
+    assert (found.basis, found.note) == ("concluded", NOT_RECORDED)
+    assert found.max_confidence < 0.9
 
 
 @pytest.mark.parametrize("host", [None, "host-000"])
-def test_the_host_of_the_whole_first_stage_is_named(host):
+def test_the_host_of_the_whole_first_stage_is_no_culprit_as_all_others_are_idle(host):
     # All of stage 0 on one host, and a wait far longer than the pipeline takes to fill.
-    made = job(LoadFault(host=host, delay_s=0.5), dp=2, pp=4)
-    found = suspicion(LOAD, made)
-    assert found.culprits == (() if host is None else (Culprit(host="host-000"),))
+    assert ruled_out(LOAD, job(LoadFault(host=host, delay_s=0.5), dp=2, pp=4)).insufficient
+
+
+def test_innocent_stages_of_an_interleaved_schedule_are_not_named():
+    interleaved = job(parallelism=Parallelism(4, 4, 1, 2), schedule=Interleaved())
+    made = longer_gaps(interleaved.record(range(8)).window(), every=1, gap_s=0.1)
+    assert isinstance(LOAD.detect(case_of(made)), RuledOut)
 
 
 def test_annotated_data_waits_name_the_workers():
@@ -83,7 +96,11 @@ def test_annotated_data_waits_name_the_workers():
 
 @pytest.mark.parametrize(
     "fault",
-    [LoadFault(), LoadFault(host="host-001"), LoadFault(when=FaultSteps(6))],
+    [
+        LoadFault(is_sent=True),
+        LoadFault(host="host-001"),
+        LoadFault("host-001", when=FaultSteps(6)),
+    ],
     ids=["all", "host", "late"],
 )
 @pytest.mark.parametrize("odd", [SpecialSteps(), SpecialSteps(evaluate_every=7, evaluation_s=1.0)])

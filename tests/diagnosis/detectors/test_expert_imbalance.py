@@ -1,23 +1,28 @@
 """expert-imbalance: loads of experts, told apart from sequence lengths."""
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import pytest
+from typing_extensions import override
 
 from app.diagnosis.detector import Suspicion
 from app.diagnosis.detectors.expert_imbalance import ExpertImbalance
 from app.diagnosis.evidence import expert_load
 from app.diagnosis.evidence.expert_load import NOT_TOLD_APART
 from app.result.finding import RuledOut
+from app.synth.cluster import RngOf, World
 from app.synth.costs import OperationCosts
+from app.synth.drawing import DrawnSteps
+from app.synth.faults.fault import FaultSteps, scale_worker
 from app.synth.faults.sequence_imbalance import SequenceImbalance
 from app.synth.faults.slow_compute import LongLastStage, SlowWorker
 from app.synth.noise import HeavyTailed
 from app.trace.job import Parallelism
 from app.trace.ops import OP_CODES
-from app.trace.window import Window
+from app.trace.window import Floats, Window
+from tests.diagnosis.detectors.test_slow_worker_over_time import InTurn
 from tests.diagnosis.jobs import diagnosed, findings_of
 from tests.diagnosis.suspects import (
     attributed_and_real_cost,
@@ -211,3 +216,79 @@ def test_variation_that_neighbouring_micro_batches_share_is_no_load():
     excess = excess[:, :, : _excess(window).shape[2]]
     factor = np.exp(excess * (np.arange(8) >= 4))
     denied(EXPERTS, case_of(_with_factor(window, factor)))
+
+
+def _hot(places: list[list[tuple[int, int]]], stay: int = 4) -> list[SlowWorker]:
+    """One place after the other computes 1.5 times as long, `stay` steps each."""
+    return [
+        SlowWorker(dp_rank, stage, 1.5, when=FaultSteps(stay * at, stay))
+        for at, workers in enumerate(places)
+        for dp_rank, stage in workers
+    ]
+
+
+HOT = {
+    "one rank": [[(0, 1)], [(3, 2)], [(1, 1)], [(6, 0)]],
+    "a rank of every block": [
+        [(0, 1), (4, 1)],
+        [(3, 2), (7, 2)],
+        [(1, 1), (5, 1)],
+        [(2, 0), (6, 0)],
+    ],
+    "a block": [[(rank, 1) for rank in range(4)], [(rank, 2) for rank in range(4, 8)]] * 2,
+    "a stage": [[(rank, stage) for rank in range(8)] for stage in (1, 2, 0, 1)],
+    "all stages of a rank": [[(rank, stage) for stage in range(3)] for rank in (0, 5, 3, 6)],
+}
+
+
+@pytest.mark.parametrize("places", HOT.values(), ids=HOT)
+def test_experts_that_stay_popular_for_some_steps_are_named(places):
+    seen = diagnosed(job(*_hot(places), parallelism=Parallelism(8, 3, ep_size=4)).record(
+        range(16)).window())  # fmt: skip
+    found = findings_of(seen)
+    assert [finding.cause for finding in found] == ["expert-imbalance"]
+    assert (found[0].culprits, found[0].persistence) == ((), "rotating")
+
+
+def test_cost_of_experts_that_stay_matches_the_counterfactual():
+    made = job(*_hot(HOT["one rank"][:1]), parallelism=Parallelism(8, 3, ep_size=4))
+    attributed, real = attributed_and_real_cost(
+        EXPERTS, replace(made, faults=(InTurn(0, 1, 1.5, dwell=4),))
+    )
+    assert attributed == pytest.approx(real, abs=0.01)
+
+
+@pytest.mark.parametrize(
+    ("faults", "ep_size"),
+    [
+        (_hot(HOT["one rank"][:1], stay=16), 4),  # one place is a slow GPU
+        ([*_hot(HOT["one rank"][:1]), SlowWorker(3, 2, 1.5, when=FaultSteps(10))], 4),
+        (_hot(HOT["a stage"][:2], stay=8), 1),
+    ],
+    ids=["one place", "one after the other with a gap", "no experts"],
+)  # fmt: skip
+def test_slow_workers_and_stages_that_do_not_take_over_are_no_experts(faults, ep_size):
+    sizes = Parallelism(8, 3, ep_size=ep_size)
+    seen = diagnosed(job(*faults, parallelism=sizes).record(range(16)).window())
+    assert "expert-imbalance" not in [finding.cause for finding in findings_of(seen)]
+
+
+@dataclass(frozen=True, slots=True)
+class Moved(InTurn):
+    """A rank of a stage has more tokens, which its peer in each block of two lacks."""
+
+    @override
+    def change(self, drawn: DrawnSteps, world: World, lasts: Floats, rng_of: RngOf) -> None:
+        for dp_rank in range(drawn.forward_s.shape[-1]):
+            turn = (drawn.steps // self.dwell) % 2
+            factor = np.where(turn == dp_rank % 2, self.slowdown, 2 - self.slowdown)
+            scale_worker(drawn, dp_rank, self.stage, factor)
+
+
+def test_tokens_that_move_leave_a_stage_as_long_as_it_is():
+    made = job(Moved(0, 1, 1.3, dwell=4), parallelism=Parallelism(4, 3, ep_size=2))
+    [found] = findings_of(diagnosed(made.record(range(16)).window()))
+    assert found.cause == "expert-imbalance"
+    assert found.evidence["slowdown_of_hot"] == pytest.approx(1.3, abs=0.02)
+    attributed, real = attributed_and_real_cost(EXPERTS, made)
+    assert attributed == pytest.approx(real, abs=0.01)

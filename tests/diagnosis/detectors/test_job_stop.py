@@ -1,5 +1,7 @@
 """job-stop: one worker, or all of them, do nothing for longer than a step takes."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -14,17 +16,20 @@ from app.synth.faults.interruptions import CheckpointStalls
 from app.synth.faults.interruptions import JobStop as StoppedWorkers
 from app.synth.noise import HeavyTailed
 from app.synth.normal_variation import SpecialSteps
+from app.trace.job import Parallelism
 from tests.diagnosis.stopped_windows import freeze, longer_gaps
 from tests.diagnosis.suspects import (
     attributed_and_real_cost,
     denied,
     fact_of,
     job,
+    recorded,
     ruled_out,
     suspected,
     suspicion,
 )
 from tests.diagnosis.windows import case_of
+from tests.window_factory import Row, trace
 
 STOP = JobStop()
 AT_STEP_7 = FaultSteps(7)
@@ -55,6 +60,24 @@ def test_several_stops_are_said_with_the_first_step_and_the_longest():
     assert "stopped 2 times (steps 7, 11), for up to 25 s before a backward" in fact_of(
         found, is_past=True
     )
+
+
+def test_stops_are_weighed_by_what_they_take_not_counted():
+    often = [
+        StoppedWorkers(((1, 2),), stop_s, when=FaultSteps(step))
+        for step, stop_s in ((3, 0.25), (7, 0.2), (9, 0.25), (13, 0.3))
+    ]
+    found = suspicion(STOP, job(*often))
+    assert found.evidence["steps"] == [3, 7, 9, 13]
+    assert found.cost == pytest.approx(0.1, abs=0.05)
+    assert found.onset.persistence == "transient"
+    cheap = denied(STOP, recorded(job(often[0], parallelism=Parallelism(4, 4)), 40))
+    assert "of the time" in cheap.reason
+
+
+def test_stops_at_an_interval_are_said_with_it():
+    every_four = [StoppedWorkers(((1, 2),), when=FaultSteps(step)) for step in (3, 7, 11)]
+    assert suspicion(STOP, job(*every_four)).onset.every_steps == 4
 
 
 def test_cost_matches_the_counterfactual():
@@ -117,3 +140,14 @@ def test_evaluations_first_steps_and_noise_are_no_single_stops(made):
 
 def test_too_few_steps_show_no_usual_step():
     assert ruled_out(STOP, job(StoppedWorkers(((1, 2),), when=FaultSteps(1))), 3).insufficient
+
+
+@pytest.mark.parametrize(("noted_s", "is_stop"), [(20.0, False), (2.0, True)])
+def test_others_do_not_stop_where_one_worker_notes_a_pause_as_long(noted_s, is_stop):
+    # The note is another worker's, as if the one that stops only posted a receive late.
+    window = job(StoppedWorkers(((1, 2),), when=AT_STEP_7)).record(range(16)).window()
+    note = trace([Row("gc-pause", 0.0, noted_s, step=7, dp_rank=1, stage=1)], Parallelism(4, 4))
+    columns = window.trace.columns()
+    joined = {name: np.append(columns[name], column) for name, column in note.columns().items()}
+    found = STOP.detect(case_of(replace(window, trace=type(note)(**joined))))
+    assert isinstance(found, Suspicion) == is_stop

@@ -6,7 +6,7 @@ import pytest
 
 from app.diagnosis.detector import Suspicion
 from app.diagnosis.detectors.link import FlappingLink
-from app.diagnosis.evidence.network import network_transfers
+from app.diagnosis.network.links import network_transfers
 from app.result.finding import Culprit, RuledOut
 from app.synth.cluster import Cluster
 from app.synth.costs import OperationCosts
@@ -95,7 +95,7 @@ def test_reason_without_a_distinct_step_mentions_no_step(monkeypatch):
     num_slow[0, 1] = 3
     excess = 4.0 * num_slow.sum(axis=-1)
     spread = replace(net, num=np.full_like(net.num, 10), num_slow=num_slow, excess=excess)
-    suspects = "app.diagnosis.evidence.network_suspects"
+    suspects = "app.diagnosis.network.suspects"
     monkeypatch.setattr(f"{suspects}.network_transfers", lambda _: spread)
     found = denied(FLAP, net.case)
     assert found.insufficient

@@ -3,10 +3,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pytest
 
+from app.diagnosis.evidence.long_microbatches import always_long
 from app.diagnosis.evidence.sequence_lengths import relative_durations
 from app.result.finding import Culprit
 from app.synth.costs import OperationCosts
-from app.synth.faults.fault import affected_steps
+from app.synth.faults.fault import Fault, FaultSteps, affected_steps
 from app.synth.faults.interruptions import GcPauses
 from app.synth.faults.sequence_imbalance import SequenceImbalance
 from app.synth.faults.sequence_imbalance import _set_lengths as tell
@@ -14,6 +15,7 @@ from app.synth.faults.slow_compute import LongLastStage, SlowWorker
 from app.synth.schedules import Interleaved
 from tests.diagnosis.jobs import (
     NUM_STEPS,
+    case_of,
     diagnosed,
     findings_of,
     made,
@@ -39,6 +41,75 @@ class LongOnOneRank(SequenceImbalance):
             drawn.backward_s[..., at, :] *= 0.5 + squares / 2e6
             if self.is_sent:
                 tell(drawn, at, np.full(shape, 4096), squares)
+
+
+@dataclass(frozen=True, slots=True)
+class LongLastMicroBatch(Fault):
+    """Sequences of the last micro-batch are 1.3 to 1.7 times as long, others' all alike."""
+
+    directions: tuple[str, ...] = ("forward_s", "backward_s")
+    num_stages: int | None = None  # all
+    owner: str = "all"  # "one" dp rank, or another "in turn"
+
+    def change(self, drawn, world, lasts, rng_of):
+        dp_size = world.parallelism.dp_size
+        for at, step in affected_steps(drawn, lasts):
+            factor = rng_of(step).uniform(1.3, 1.7, dp_size)
+            has_it = {"all": range(dp_size), "one": [1], "in turn": [step % dp_size]}
+            factor[[rank for rank in range(dp_size) if rank not in has_it[self.owner]]] = 1.0
+            for name in self.directions:
+                getattr(drawn, name)[: self.num_stages, ..., -1, at, :] *= factor
+
+
+@pytest.mark.parametrize(("dp", "pp"), [(4, 4), (4, 1), (1, 2)])
+def test_a_micro_batch_that_is_always_long_costs_what_it_takes_beyond_the_others(dp, pp):
+    job = made(LongLastMicroBatch(), dp=dp, pp=pp)
+    found = only_finding(diagnosed(window_of(job)))
+    assert (found.cause, found.culprits) == (CAUSE, ())
+    assert found.cost == pytest.approx(costs_of(job, range(NUM_STEPS))[0], abs=0.01)
+    assert (found.evidence["microbatches"], found.persistence) == ([7], "chronic")
+    assert found.sentence.startswith("Sequence lengths are uneven: micro-batch 7 takes 1.")
+
+
+@pytest.mark.parametrize(("dp", "pp"), [(16, 4), (4, 1)])
+@pytest.mark.parametrize(
+    ("owner", "said"),
+    [
+        ("one", "micro-batch 7 of dp 1 takes"),
+        ("in turn", "micro-batch 7 of one dp rank or another"),
+    ],
+)
+def test_a_long_micro_batch_of_one_replica_slows_no_worker(dp, pp, owner, said):
+    job = made(LongLastMicroBatch(owner=owner, when=FaultSteps(5)), dp=dp, pp=pp)
+    found = only_finding(diagnosed(window_of(job)))
+    assert (found.cause, found.culprits, found.onset_step) == (CAUSE, (), 5)
+    assert found.cost == pytest.approx(costs_of(job, range(NUM_STEPS))[0], abs=0.01)
+    assert said in found.sentence
+
+
+def test_sorted_lengths_keep_their_work():
+    """No micro-batch is the exception where all differ, though each does so in every step."""
+
+    class Sorted(LongLastMicroBatch):
+        def change(self, drawn, world, lasts, rng_of):
+            levels = np.linspace(0.5, 1.5, world.num_microbatches)
+            drawn.forward_s *= levels[:, None, None]
+            drawn.backward_s *= levels[:, None, None]
+
+    assert always_long(case_of(window_of(made(Sorted(), dp=4, pp=2)))) is None
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        LongLastMicroBatch(directions=("forward_s",)),
+        LongLastMicroBatch(directions=("backward_s",)),
+        LongLastMicroBatch(num_stages=1),
+    ],
+)
+def test_a_position_that_is_long_in_one_direction_or_stage_is_no_sequence(fault):
+    seen = findings_of(diagnosed(window_of(made(fault, dp=4, pp=4))))
+    assert CAUSE not in {finding.cause for finding in seen}
 
 
 @pytest.mark.parametrize(("dp", "pp"), [(4, 4), (8, 1), (2, 2)])

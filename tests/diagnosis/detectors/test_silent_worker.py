@@ -110,6 +110,28 @@ def test_steps_skipped_for_other_reasons_do_not_count():
     assert found.culprits == (Culprit(2, 0),)
 
 
+def sending_a_part(window: Window, *steps: int) -> Window:
+    """The same with rows of the missing ranks in these steps."""
+    skipped = [
+        dataclasses.replace(skip, sent=skip.missing if skip.step in steps else ())
+        for skip in window.skipped
+    ]
+    return dataclasses.replace(window, skipped=tuple(skipped))
+
+
+def test_a_worker_that_goes_on_sending_is_not_silent_however_much_is_missing():
+    answer = SILENT.detect_in(sending_a_part(lacking(*[(1,)] * 6), 4, 5, 6, 7, 8, 9))
+    assert isinstance(answer, RuledOut)
+    assert answer.reason == "every worker sent operations of the last step of the window"
+    assert isinstance(SILENT.detect_in(sending_a_part(lacking(*[(1,)] * 6), 9)), RuledOut)
+
+
+def test_a_worker_that_stops_in_a_step_is_silent_since_that_step():
+    found = silent(sending_a_part(lacking((1,), (1,), (1,), (1,)), 4, 5))
+    assert (found.onset.onset_step, found.evidence["steps_missed"]) == (5, 3)
+    assert "reports nothing in the last 2 steps" in fact_of(found)
+
+
 def test_a_silent_worker_is_found_though_other_causes_are_withheld():
     case = recorded(job(SilentFault(dp_rank=1, stage=2, when=FaultSteps(5))), 8)
     report = dataclasses.replace(case.report, recorded_s=2 * case.report.recorded_s)

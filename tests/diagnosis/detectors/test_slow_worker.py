@@ -321,3 +321,13 @@ def test_sentence_gives_a_range_for_unequal_ratios():
 def test_brief_slowness_beside_a_slow_worker_is_not_named(other, is_named):
     found = only_finding(of(SlowWorker(1, 2, 1.9), other))
     assert ([2, 1] in found.evidence["workers"]) == is_named
+
+
+def test_a_forward_alone_may_be_long_because_of_the_host():
+    found = only_finding(diagnosed(window_of(made(SlowForward(1, 0, 1.5)))))
+    assert "its GPU is slow or its host late, which look alike without launch times" in (
+        found.sentence
+    )
+    assert found.confidence <= 0.9
+    backward = only_finding(diagnosed(window_of(made(SlowBackward(1, 0, 1.5)))))
+    assert "launch times" not in backward.sentence

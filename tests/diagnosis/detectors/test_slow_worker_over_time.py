@@ -121,3 +121,16 @@ def test_a_later_window_knows_the_onset_of_pauses_by_the_windows_before():
     assert onsets[0] == []
     assert onsets[1:] == [onsets[1]] * 3
     assert onsets[1][0] in range(20, 23)
+
+
+@pytest.mark.parametrize("every", [2, 3, 5])
+def test_a_worker_that_is_slow_every_so_many_steps_is_said_with_the_period(every):
+    slow = OnAndOff(1, 1, 1.6, on=1, off=every - 1)
+    [found] = findings_of(diagnosed(window_of(made(slow), 24)))
+    assert (found.cause, found.persistence) == ("slow-worker", "transient")
+    assert found.evidence["every_steps"] == every
+    assert found.evidence["slowdown_against_peers"] == pytest.approx(1.6, abs=0.05)
+    ordinal = {2: "2nd", 3: "3rd", 5: "5th"}[every]
+    assert f"is 1.6x slower than its peers in forward and backward, in every {ordinal} step" in (
+        found.sentence
+    )

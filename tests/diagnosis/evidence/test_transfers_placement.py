@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from app.diagnosis.evidence.transfers import is_no_placement, is_placement, slow_block
+from app.diagnosis.network.transfers import is_no_placement, is_placement, slow_block
 
 
 def chain(dp, pp, tp=1):

@@ -56,6 +56,17 @@ def test_no_turns_where_more_or_fewer_workers_are_slow(took_s):
     assert slow_in_turn_of_few(pace(took_s), pace(took_s), USUAL) is None
 
 
+def test_the_only_stage_shows_a_worker_that_is_slow_every_so_many_steps():
+    took_s = np.random.default_rng(3).normal(1.0, 0.005, (NUM_STEPS, 2, 1))
+    took_s[1::3, 1] *= 3.0
+    both = pace(took_s), pace(took_s)
+    np.testing.assert_array_equal(slow_in_turn_of_few(*both, USUAL), took_s > 1.5)
+    found = slowness_to_peers(*both, USUAL)
+    np.testing.assert_allclose(found.ratio, np.where(took_s > 1.5, 3.0, 1.0), rtol=0.03)
+    took_s[4, 1] = 1.0  # as long sequences come: at no interval
+    assert slow_in_turn_of_few(*both, USUAL) is None
+
+
 def test_no_turns_where_one_direction_alone_is_slow():
     took_s = in_turn(2)
     assert slow_in_turn_of_few(pace(took_s), pace(np.ones(took_s.shape)), USUAL) is None

@@ -2,7 +2,15 @@ import numpy as np
 import pytest
 
 from app.diagnosis.job_history import ExtendedHistory, median_over_workers, onset_in_history
-from app.diagnosis.statistics.persistence import Onset, onset_of_hits, persistence, rotation
+from app.diagnosis.statistics.persistence import (
+    Onset,
+    num_lost_steps,
+    onset_of_hits,
+    onset_of_losses,
+    period,
+    persistence,
+    rotation,
+)
 
 
 def course(*parts):
@@ -95,3 +103,45 @@ def test_median_over_workers_skips_unknown_ones():
     usual = median_over_workers(signal)
     assert usual[0] == 2.0
     assert np.isnan(usual[1])
+
+
+@pytest.mark.parametrize(
+    ("hits", "every"),
+    [
+        (range(2, 20, 4), 4), (range(0, 20, 2), 2), ((3, 10, 17), 7),
+        ((3, 10), None), (range(20), None), ((2, 6, 10, 15), None), ((0, 1, 4, 5, 8, 9), None),
+        ((2, 6, 14, 18), None),
+    ],
+    ids=["every 4", "every 2", "three times", "twice", "always",
+         "not quite", "blocks", "lacks one"],
+)  # fmt: skip
+def test_a_loss_that_comes_every_so_many_steps_is_periodic(hits, every):
+    steps = np.arange(100, 120)
+    assert period(steps, np.isin(steps, np.array(hits) + 100).astype(float)) == every
+
+
+def test_a_period_is_of_what_is_lost_and_of_steps_that_are_known():
+    steps = np.arange(40)
+    lost = np.where(steps % 5 == 2, 1.0, 0.02)
+    assert period(steps, lost) == 5
+    assert period(steps[steps != 17], lost[steps != 17]) == 5
+    assert period(steps, np.where(steps % 5 == 2, 1.0, 0.4)) is None, "most is lost in between"
+    assert period(steps, np.zeros(40)) is None
+
+
+def test_a_few_huge_losses_are_transient_whatever_surrounds_them():
+    steps, small = np.arange(40), np.full(40, 0.01)
+    huge = np.where(np.isin(steps, (5, 20, 31)), 2.0, small)
+    assert onset_of_losses(steps, huge).persistence == "transient"
+    assert onset_of_losses(steps, small).persistence == "chronic"
+    assert num_lost_steps(np.array([1.0, 1.0, 0.0, 1.0])) == pytest.approx(3.0)
+
+
+def test_one_bad_step_is_no_chronic_slowdown():
+    assert persistence(course((1.0, 1), (1.5, 1))) == "transient"
+
+
+def test_the_worst_culprit_counts_by_what_it_loses():
+    culprits = np.array([0, 1, 2, 3, 0, 2])
+    assert rotation(culprits, np.array([1.0, 1, 1, 1, 1, 1])) == "rotating"
+    assert rotation(culprits, np.array([9.0, 1, 1, 1, 9, 1])) is None
