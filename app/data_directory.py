@@ -29,11 +29,7 @@ def kept_text(path: Path, make: Callable[[], str]) -> str:
 
 
 def make_data_dir(directory: Path) -> None:
-    """Make the data directory where it is not there yet.
-
-    Raises:
-        StartUpFailed: it cannot be one; the message says why.
-    """
+    """Make the data directory if missing; raises StartUpFailed, which says why it cannot be one."""
     try:
         directory.mkdir(parents=True, exist_ok=True, mode=0o700)
     except (FileExistsError, NotADirectoryError):

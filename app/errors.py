@@ -1,58 +1,6 @@
 """Everything Paceline can refuse to do, and the HTTP status each refusal becomes.
 
-PacelineError                500
-├── BadRequest               400   the bytes cannot be decoded
-├── Unauthorised             401
-├── Forbidden                403
-├── NotFound                 404
-│   ├── AlertNotFound
-│   ├── AnnotationNotFound
-│   ├── DeliveryNotFound
-│   ├── ReceiverNotFound
-│   ├── JobNotFound
-│   ├── PictureNotFound
-│   ├── FixNotFound
-│   ├── QuestionNotFound
-│   ├── ShareLinkNotFound
-│   ├── SessionNotFound
-│   ├── SilenceNotFound
-│   ├── TokenNotFound
-│   ├── ViewNotFound
-│   └── WindowNotFound
-├── TooSlow                  408   the body did not arrive in time
-├── CallerGone               408   it hung up: nobody reads this
-├── Conflict                 409
-│   ├── EpochSuperseded            a newer run of the job has registered
-│   ├── JobRunning                 only a finished job can be archived or deleted
-│   └── SecretsLocked              the key that stored secrets need is not here
-├── TooLarge                 413
-│   └── TooCostly                  an answer that takes longer to compute than it may
-├── UnsupportedMedia         415
-├── WrongHost                421
-├── InvalidRequest           422   decodable, and wrong
-│   ├── Blocked                    an address that messages must not be sent to
-│   ├── InvalidRules               alert rules, with the line of each mistake
-│   └── InvalidTrace               a trace that no step can be replayed from
-├── TooManyRequests          429   try again after `retry_after_s`
-│   ├── NoPlace                    too many of the project's requests are worked on
-│   ├── TestLimit                  tests and replays of a project, in ten minutes
-│   ├── RequestLimit               of a project, in a second
-│   ├── ByteLimit                  bytes of a project, in a second
-│   ├── JobLimit                   of a project, active or registered within a day
-│   ├── RunLimit                   of a job, in an hour
-│   └── StreamLimit                of a project, open at the same time
-├── NotInstalled             501   an optional package is missing
-├── Unavailable              503   try again after `retry_after_s`
-│   ├── JobBeingRemoved            a deleted job's data is being removed
-│   ├── NoConsumer                 no consumer is alive to send it
-│   ├── ObjectStorageUnavailable   a bucket does not answer, or refuses
-│   ├── QueueUnavailable
-│   ├── QueueFull
-│   └── StoreUnavailable
-│       └── DiskFull               nothing was stored; goes on by itself when there is space
-├── OperationsDamaged        500   stored operations are not what was stored
-├── LeaseLost                500   another consumer owns the shard now: commit nothing
-└── StartUpFailed            500   a process cannot start; the message says what to change
+A class has the status of its base unless it gives one; `code` is what programs go by.
 """
 
 from collections.abc import Sequence

@@ -197,6 +197,13 @@ def plural(number: int, noun: str) -> str:
     return f"{count(number)} {noun}{'' if number == 1 else 's'}"
 
 
+def ordinal(number: int) -> str:
+    """A number's place in a row: 1st, 2nd, 3rd, 4th, 11th, 22nd."""
+    is_teen = number % 100 in (11, 12, 13)
+    suffix = "th" if is_teen else {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
+    return f"{count(number)}{suffix}"
+
+
 def worker(dp_rank: int, stage: int, hosts: Hosts | None = None, rank: int | None = None) -> str:
     """A worker's name, with its host and global rank where they are known."""
     host = (hosts or {}).get((dp_rank, stage)) or None
@@ -227,17 +234,9 @@ def culprit_name(
     """A culprit by host, global ranks and place, as far as these are known; "" where none is.
 
     host-043, rank 11 (dp 3, stage 1), GPU 5; host-017 (ranks 8 to 15, all 8 of its workers). As in
-    frontend/js/components/culprits.js.
-
-    Args:
-        dp_rank: with `stage`, its place.
-        stage: pipeline stage.
-        host: isolated against other directions of text.
-        rank: global rank.
-        ranks: if several; `rank` is then the first.
-        local_rank: index of the GPU on its host.
-        num_workers: of a host of whose workers all are slow.
-        names_unknown_host: whether a worker says that its host was not reported.
+    frontend/js/components/culprits.js. A host is isolated against other directions of text. Of
+    several `ranks`, `rank` is the first; `num_workers` is of a host whose workers are all slow.
+    With `names_unknown_host`, a worker says that its host was not reported.
     """
     place = ", ".join(
         f"{word} {number}"

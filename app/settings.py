@@ -432,11 +432,7 @@ class Settings(BaseSettings):
             )
 
     def transport(self) -> "Transport":
-        """How messages are sent.
-
-        Raises:
-            StartUpFailed: the mail server cannot be used as it is set up.
-        """
+        """How messages are sent; raises StartUpFailed if the mail server cannot be used."""
         # Imports an HTTP library, which most commands do not need.
         from app.alerts.guard import SsrfGuard
         from app.alerts.sending import Transport
@@ -446,11 +442,7 @@ class Settings(BaseSettings):
         return Transport(guard, self.mail_server())
 
     def settings_receiver(self) -> "Receiver | None":
-        """The receiver of these settings, which all projects share; None if not set.
-
-        Raises:
-            StartUpFailed: it, or the mail server, cannot be used.
-        """
+        """The receiver that all projects share, None if not set; raises StartUpFailed."""
         from app.alerts.receiver import SETTINGS_RECEIVER_ID, Receiver
         from app.alerts.sending import refuse_unusable_receiver
 
@@ -467,11 +459,7 @@ class Settings(BaseSettings):
         return receiver
 
     def cordon_hook(self) -> "CordonHook | None":
-        """The hook that rules with a cordon call; None if not set.
-
-        Raises:
-            StartUpFailed: the command is invalid.
-        """
+        """The hook that rules with a cordon call, None if not set; raises StartUpFailed."""
         from app.alerts.cordon import CordonHook
 
         if self.cordon_command is None and self.cordon_url is None:
@@ -548,11 +536,7 @@ class Settings(BaseSettings):
         )
 
     def mail_server(self) -> "MailServer | None":
-        """The operator's mail server; None if not set.
-
-        Raises:
-            StartUpFailed: a setting of it cannot be used.
-        """
+        """The operator's mail server, None if not set; raises StartUpFailed if unusable."""
         # Imports an HTTP library, which most commands do not need.
         from app.alerts.smtp import parse_mail_server
 

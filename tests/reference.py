@@ -74,7 +74,7 @@ class Group:
         self.ops = [op for op in ops if op.step in steps]
         self.op = {(op.step, op.dp_rank, op.key): op for op in self.ops}
         first = [op for op in self.ops if op.dp_rank == 0 and op.step == steps[0]]
-        self.dependencies = dependencies(first, sizes)
+        self.dependencies = dependencies(first, sizes, self.ops)
         axes = {op.optype: op.spec.axis for op in self.ops}
         self.meetings = meetings_in_order(self.dependencies, axes, sizes)
         self.visits = self._visits()

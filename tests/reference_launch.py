@@ -25,19 +25,60 @@ def launches(found: Dependencies, stage: Stage) -> None:
 def _launch(found: Dependencies, stage: Stage, op: Op) -> Op | None:
     """The launching operation of the compute stream, if any; adds the dependency."""
     stream = stage.streams[stage.stream(op)]
-    was_queued = any(
-        op.start_s <= before.end_s + CLEARLY_S for before in stream[: stream.index(op)][-1:]
-    )
-    for other in [] if was_queued else reversed(stage.computes):
+    for before in stream[: stream.index(op)][-1:]:
+        if op.start_s <= before.end_s + CLEARLY_S:
+            launching, share = _launched_where_free(stage, op, before) or (
+                _last_to_have_ended(op, stage.computes),
+                None,
+            )
+            break
+    else:
+        launching, share = _launched(op, stage.computes)
+    if launching is not None and share is not None:
+        found.add_share(launching.key, share, op.key)
+    elif launching is not None:
+        found.add(launching.key, op.key)
+    return launching
+
+
+Launched = tuple[Op | None, float | None]  # the launching operation, and after which share of it
+
+
+def _launched(op: Op, computes: list[Op]) -> Launched:
+    """By the operations that one worker computes in one step."""
+    for other in reversed(computes):
         is_running = other.start_s < op.start_s < other.end_s - ROUNDING_S
         if is_running and other.spec.axis is Axis.NONE:
-            share = (op.start_s - other.start_s) / other.duration_s
-            found.add_share(other.key, share, op.key)
-            return other
-    ended = [other for other in stage.computes if other.end_s <= op.start_s + ROUNDING_S]
-    for last in ended[-1:]:
-        found.add(last.key, op.key)
+            return other, (op.start_s - other.start_s) / other.duration_s
+    return _last_to_have_ended(op, computes), None
+
+
+def _last_to_have_ended(op: Op, computes: list[Op]) -> Op | None:
+    ended = [other for other in computes if other.end_s <= op.start_s + ROUNDING_S]
     return ended[-1] if ended else None
+
+
+def _launched_where_free(stage: Stage, op: Op, before: Op) -> Launched | None:
+    """The launch of a queued operation, where a dp rank and step show it."""
+    free = [
+        lane[op.key]
+        for lane in stage.lanes
+        if lane[op.key].start_s > lane[before.key].end_s + CLEARLY_S
+    ]
+    free = [other for other in free if other.step == op.step] or [
+        other for other in free if other.step == min(each.step for each in free)
+    ]
+    if not free:
+        return None
+    last = min(free, key=lambda other: (other.duration_s, other.dp_rank))
+    [lane] = [lane for lane in stage.lanes if lane[op.key] is last]
+    there, share = _launched(last, [lane[other.key] for other in stage.computes])
+    if there is None:
+        return None, None
+    [launching] = [other for other in stage.computes if other.key == there.key]
+    launched_s = launching.start_s + (1.0 if share is None else share) * launching.duration_s
+    is_late = launched_s > op.start_s + ROUNDING_S
+    return _launched(op, stage.computes) if is_late else (launching, share)
 
 
 def _of_its_chunk(stage: Stage, op: Op) -> list[Op]:

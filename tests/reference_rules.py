@@ -7,6 +7,7 @@ from tests.reference_launch import launches
 from tests.reference_matching import own_sends_and_receives, sends_and_receives, stages_that_meet
 from tests.reference_ops import (
     Dependencies,
+    Key,
     Op,
     backwards,
     in_recorded_order,
@@ -18,13 +19,27 @@ from tests.reference_ops import (
 from tests.reference_stage import GATHER, REDUCE, SCATTER, Stage
 
 
-def dependencies(ops: Iterable[Op], sizes: Parallelism) -> Dependencies:
-    """The rules, from the operations of one step of one replica."""
+def dependencies(
+    ops: Iterable[Op], sizes: Parallelism, recorded: Iterable[Op] = ()
+) -> Dependencies:
+    """The rules, from the operations of one step of one replica.
+
+    `recorded` are those of all replicas and steps of the same structure.
+    """
+    lanes: dict[tuple[int, int], dict[Key, Op]] = {}
+    for op in recorded:
+        lanes.setdefault((op.step, op.dp_rank), {})[op.key] = op
     ops = in_recorded_order(ops)
     found = Dependencies({op.key: set() for op in ops}, {op.key: set() for op in ops})
     overlapped = bool(of(ops, REDUCE))
     stages = [
-        Stage(number, [op for op in ops if op.key.stage == number], sizes, overlapped)
+        Stage(
+            number,
+            [op for op in ops if op.key.stage == number],
+            sizes,
+            overlapped,
+            list(lanes.values()),
+        )
         for number in range(sizes.pp_size)
     ]
     for stage in stages:

@@ -1,11 +1,11 @@
 """Operations of one stage of a replica, and their traits by docs/replay.md."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
 
 from app.trace.job import Parallelism
-from tests.reference_ops import Op, backwards, is_on_compute_stream, is_own, numbered, of
+from tests.reference_ops import Key, Op, backwards, is_on_compute_stream, is_own, numbered, of
 
 # Section 5: 50 us separate two operations, 1 us is clock rounding.
 CLEARLY_S = 50e-6
@@ -25,6 +25,8 @@ class Stage:
     ops: list[Op]
     sizes: Parallelism
     overlapped: bool  # the replica has separate-grads-all-reduces, on whichever stage
+    # The operations of every dp rank and step of this structure.
+    lanes: list[dict[Key, Op]] = field(default_factory=list)
 
     @cached_property
     def computes(self) -> list[Op]:

@@ -6,6 +6,7 @@ from typing import Any
 import msgspec
 
 from app.engine.report import Report, report_result
+from app.formatting import percent
 from app.result.finding import Culprit, Finding
 from app.result.window_result import TopFix, Unexplained, WindowResult
 
@@ -104,6 +105,13 @@ def finding(cause: str = "slow-worker", **given: Any) -> Finding:
 def unexplained(share: float = 0.0, **given: Any) -> Unexplained:
     """Loss that no finding has, in no place that stands out."""
     return msgspec.convert(_UNPLACED | {"share": share} | given, Unexplained)
+
+
+def idle(share: float = 0.054) -> dict[str, Any]:
+    """Idle time of all ranks between steps, as an object."""
+    said = f"All ranks are idle for {percent(share)} of the GPU time between steps, 46 ms a step"
+    sentence = f"{said}; the cause is not recorded"
+    return {"kind": "idle-between-steps", "share": share, "sentence": sentence}
 
 
 def top_fix(**given: Any) -> TopFix:

@@ -5,10 +5,13 @@ import pytest
 import structlog
 from msgspec import structs
 
+from app.charts.job.headline import JobFacts, headline
 from app.diagnosis.job_history import History
 from app.engine.report import analyse, report_result
+from app.formatting import upper_first
 from app.monitor import observe
 from app.result.window_result import SkippedStepRecord
+from app.result.words import WAITS_NOT_RECORDED
 from app.synth.job import SimulatedJob
 from app.trace.window import SkippedStep, Window
 from tests.consumer.jobs import HEALTHY, SLOW, UNEXPLAINED
@@ -26,7 +29,7 @@ def test_healthy_window_has_figures_and_no_alert():
     figures = report_result(analyse(healthy))
     looked_for = (
         *("findings", "ruled_out", "fingerprint", "changes"),
-        *("arrivals", "unexplained_share", "unexplained", "coverage", "advice"),
+        *("arrivals", "unexplained_share", "unexplained", "coverage", "observations", "advice"),
         "step_started_s",
     )
     of_causes = {name: getattr(seen.result, name) for name in looked_for}
@@ -106,6 +109,61 @@ def test_silent_worker_is_found_without_a_complete_step():
     assert (finding.cause, finding.cost) == ("silent-worker", None)
     assert len(finding.culprits) == 1
     assert {denied.insufficient for denied in result.ruled_out or ()} == {True}
+
+
+def test_dp_ranks_that_wait_in_no_recorded_collective_are_never_healthy():
+    # Rank 1 computes 1.6 times as long; the backwards of rank 0 end with its waits.
+    rows = [
+        row.on(step=step, dp_rank=dp_rank)
+        for step in range(8)
+        for dp_rank, forward_s in enumerate((0.020, 0.032))
+        for row in (
+            Row("forward-compute", 0.0, forward_s),
+            Row("backward-compute", forward_s, 0.096 - forward_s),
+            Row("optimizer", 0.096, 0.002),
+        )
+    ]
+    result = observe(window(rows, dp_size=2)).result
+    assert (result.slowdown, result.fidelity.discrepancy) == pytest.approx((1.0, 0.0), abs=0.01)
+    assert (result.fidelity.verdict, result.findings, result.wait_coverage) == ("low", None, 0.0)
+    [observation] = result.observations or ()
+    assert (observation.kind, observation.sentence) == (
+        "waits-not-recorded",
+        upper_first(WAITS_NOT_RECORDED),
+    )
+    [slow] = [denied for denied in result.ruled_out or () if denied.cause == "slow-worker"]
+    assert (slow.insufficient, slow.reason) == (True, WAITS_NOT_RECORDED)
+    said = headline("low-fidelity", result, JobFacts())
+    assert said.sentence == f"{upper_first(WAITS_NOT_RECORDED)}."
+    with_transfers = [
+        *rows,
+        *(
+            Row("grads-reduce-scatter", 0.098, 0.001, dp_rank=dp_rank, step=step)
+            for step in range(8)
+            for dp_rank in range(2)
+        ),
+    ]
+    result = observe(window(with_transfers, dp_size=2)).result
+    assert (result.fidelity.verdict, result.wait_coverage, result.observations) == ("ok", None, ())
+
+
+@pytest.mark.parametrize("training_steps", [0, 2])
+def test_steps_with_nothing_but_pauses_are_refused_in_words(training_steps):
+    rows = [
+        row.on(step=step, dp_rank=dp_rank)
+        for step in range(6)
+        for dp_rank in range(2)
+        for row in (
+            Row("gc-pause", 0.5, 0.01),
+            *[Row("grads-reduce-scatter", 0.0, 1.0)] * (step < training_steps),
+        )
+        if dp_rank or row.optype != "gc-pause" or step % 3 == 0
+    ]
+    result = observe(window(rows, dp_size=2)).result
+    assert result.steps == tuple(range(training_steps))
+    reasons = {skip.step: skip.reason for skip in result.skipped_steps}
+    assert list(reasons) == list(range(training_steps, 6))
+    assert all("nothing but annotations" in reason for reason in reasons.values())
 
 
 def circle():

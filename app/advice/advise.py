@@ -27,6 +27,7 @@ from app.engine.questions.edits import edits_as_json
 from app.result.causes import GC_PAUSE
 from app.result.record import Record
 from app.result.window_result import NeedRecord, Snippet, TopFix
+from app.result.words import WAITS_NOT_RECORDED
 
 MAX_TOGETHER = 3
 # Sets of the fixes that win most by themselves are simulated: at most 6 pairs and 4 triples.
@@ -198,6 +199,8 @@ def _best_first(
 
 def withheld_because(case: AdviceCase) -> str | None:
     """The reason why no gain can be predicted; None if one can."""
+    if case.result.wait_coverage == 0:
+        return WAITS_NOT_RECORDED
     if case.result.fidelity.verdict != "ok":
         return "the replay is too far from the record to predict a gain"
     if case.result.findings is None:

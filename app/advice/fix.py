@@ -191,11 +191,7 @@ class AdviceCase:
         return [finding for finding in self.result.findings or () if finding.cause in causes]
 
     def step_s_with(self, *changes: Change) -> float:
-        """Seconds: the mean step with these changes, simulated together.
-
-        Raises:
-            InvalidRequest: an edit selects nothing.
-        """
+        """Seconds, the mean step with these changes together; raises InvalidRequest."""
         return mean_step_s(self.replay, changes)
 
     def repair(self, cause: str) -> Repair | None:

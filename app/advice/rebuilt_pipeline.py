@@ -107,11 +107,7 @@ class Rebuilt:
     dp_ranks: Ints
 
     def step_s(self) -> Floats:
-        """[steps], seconds.
-
-        Raises:
-            InvalidRequest: the schedule does not fit these micro-batches.
-        """
+        """[steps], seconds; raises InvalidRequest if the schedule cannot have these numbers."""
         return step_times(self.parallelism, self.schedule, self.counts.tolist(), self.drawn)
 
 

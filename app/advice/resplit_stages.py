@@ -292,6 +292,8 @@ def resplit_stages(case: AdviceCase) -> Fix | NotOffered:
     findings = case.findings(*CAUSES)
     if not findings:
         return NotOffered(NAME, "no stage was found to take longer than the others")
+    if not any(finding.is_of_microbatches for finding in findings):
+        return NotOffered(NAME, "the stage takes longer in the optimizer, not in its layers")
     before = current_layers(case)
     if isinstance(before, NotOffered):
         return before

@@ -96,7 +96,8 @@ class Detail(Record, frozen=True):
     window_id: str | None = None
     blame: Blame | None = None
     fix: SuggestedFix | None = None
-    # Of rules on the whole job: the loss that no cause explains, in words; None where it is small.
+    # Of rules on the whole job: the loss that no cause explains, and facts without a cause, in
+    # words; None where they are small.
     unexplained: str | None = None
     # Silent workers, by name ("dp 3, stage 1 on host-7"), the first few; and how many there are.
     # Of a rule with more subjects than it may have alerts, how many more are over its threshold.

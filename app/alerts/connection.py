@@ -83,11 +83,7 @@ def is_in(address: Address, networks: Sequence[Network]) -> bool:
 
 
 def parse_address(text: str) -> Address:
-    """An address as written by a resolver.
-
-    Raises:
-        Blocked: it is none, or one of only this machine's links.
-    """
+    """A resolver's address; raises Blocked if it is none, or one of only this machine's links."""
     try:
         address = ip_address(text)
     except ValueError:
@@ -98,11 +94,7 @@ def parse_address(text: str) -> Address:
 
 
 def parse_networks(texts: Sequence[str]) -> list[Network]:
-    """Networks as in settings, such as 10.2.0.0/16.
-
-    Raises:
-        ValueError: one is none; the message names it.
-    """
+    """Networks as in settings, such as 10.2.0.0/16; raises ValueError with the one that is none."""
     return [ip_network(text) for text in texts]
 
 
@@ -165,11 +157,7 @@ class Deadline:
         self._end_s = monotonic() + total_s
 
     def left_s(self) -> float:
-        """Seconds until then, more than 0.
-
-        Raises:
-            TimeoutError: none are left.
-        """
+        """Seconds until then, more than 0; raises TimeoutError if none are left."""
         left_s = self._end_s - self._monotonic()
         if left_s <= 0:
             raise TimeoutError("out of time")
@@ -224,11 +212,7 @@ class PinnedBackend(httpcore.NetworkBackend):
         local_address: str | None = None,
         socket_options: Iterable[Any] | None = None,
     ) -> httpcore.NetworkStream:
-        """A connection to the first address that takes one.
-
-        Raises:
-            Blocked: it leads elsewhere.
-        """
+        """A connection to the first address that takes one; raises Blocked if it is not allowed."""
         with _translated(httpcore.ConnectTimeout, httpcore.ConnectError):
             connection = connect_to_first(
                 self.addresses,

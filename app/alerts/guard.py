@@ -58,11 +58,7 @@ class RequestTarget:
 
 
 def parse_target(text: str) -> RequestTarget:
-    """The URL's parts.
-
-    Raises:
-        Blocked: it is no URL that a message could be sent to; the message says why.
-    """
+    """The URL's parts; raises Blocked, which says why, if no message could be sent to it."""
     try:
         url = httpx.URL(text)
     except httpx.InvalidURL as error:
@@ -133,11 +129,7 @@ class SsrfGuard:
     dial: Dial = socket.create_connection
 
     def check(self, url: str) -> RequestTarget:
-        """The URL's parts, as far as they can be judged without resolving its host.
-
-        Raises:
-            Blocked: nothing may be sent there; the message says why.
-        """
+        """The URL's parts, judged without resolving its host; raises Blocked, which says why."""
         target = parse_target(url)
         refusals = self._refusals(target)
         if target.address is not None:

@@ -291,17 +291,11 @@ def plan_notifications(
 ) -> NotificationPlan:
     """The notifications of these alerts that are due now.
 
-    Args:
-        alerts: those that fire, and those at rest that receivers believe to fire.
-        last_notified: the last notification by fingerprint.
-        silences: of the project.
-        inhibited: fingerprints of inhibited alerts.
-        last_at_s: when the group's last notice was.
-        now_s: Unix time.
-        timing: intervals between notices.
-        refreshed_at_s: when a refresh was sent last; None: never.
-        is_held: the present state of the alerts is not known: nothing is notified as new, resolved
-            or repeated, and receivers that resolve alerts by themselves are only refreshed.
+    `alerts` fire, or are at rest while receivers believe that they fire. `last_notified` is by
+    fingerprint, as are `inhibited` ones. The group's last notice was at `last_at_s`, its last
+    refresh at `refreshed_at_s` (None: never). With `is_held` the present state of the alerts is not
+    known: nothing is notified as new, resolved or repeated, and receivers that resolve alerts by
+    themselves are only refreshed.
     """
     labels = {alert.fingerprint: alert.entry.labels for alert in alerts}
     rules = NewsRules(silenced_until(labels, silences, now_s), inhibited, now_s, timing)

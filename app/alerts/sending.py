@@ -81,11 +81,7 @@ def signature_headers(
 
 
 def check_secret(secret: str) -> None:
-    """Check that messages can be signed with the secret.
-
-    Raises:
-        InvalidRequest: it is malformed or too short.
-    """
+    """Raise InvalidRequest if the secret is malformed, or too short to sign messages with."""
     try:
         key = base64.b64decode(secret.removeprefix(KEY_PREFIX), validate=True)
     except ValueError:

@@ -164,11 +164,7 @@ class StaticFiles:
         self._files = files
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request.
-
-        Raises:
-            NotFound: there is no such file.
-        """
+        """Answer one request; raises NotFound."""
         path = scope["path"]
         is_file = path.startswith(STATIC) and path != PLOTLY_PATH
         if not is_file or scope["method"] not in SAFE_METHODS:
@@ -207,11 +203,7 @@ _CAUSES = NO_CAUSES.replace("{}", json.dumps(causes_for_pages()))
 
 
 def frontend_dir() -> Path:
-    """Directory of the frontend.
-
-    Raises:
-        StartUpFailed: it is not installed.
-    """
+    """Directory of the frontend; raises StartUpFailed if it is not installed."""
     return resources_dir("frontend", "index.html")
 
 

@@ -19,11 +19,7 @@ if TYPE_CHECKING:
 
 
 def write_report(result: "WindowResult", window: "Window", path: Path) -> None:
-    """Write the report; atomic.
-
-    Raises:
-        InvalidRequest: the file cannot be written.
-    """
+    """Write the report; atomic. Raises InvalidRequest if the file cannot be written."""
     from app.api.service.job_state import ALERT_SLOWDOWN, state_of_window
     from app.charts.report.html import html_report
     from app.cli.output import written_whole

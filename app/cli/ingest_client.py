@@ -7,13 +7,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from typing import TypeVar
-from urllib.parse import urlsplit
 
 import paceline_client
 from paceline_client import Refused, Unreachable
 from paceline_client.sending.registration import request_end
 from paceline_client.sending.transport import Transport, job_path
 
+from app.cli.exporting.http_client import parsed_address
 from app.cli.pushing import PushTimeline
 from app.errors import InvalidRequest, Unavailable
 from app.trace import ops
@@ -26,7 +26,7 @@ class IngestClient:
     """One Paceline server; raises the client package's errors as `PacelineError`."""
 
     def __init__(self, url: str, token: str, job_id: str, *, option: str = "--url") -> None:
-        refuse_address(option, url)
+        parsed_address(option, url)
         refuse_job_id(job_id)
         self.url = url.rstrip("/")
         self.job_id = job_id
@@ -135,26 +135,6 @@ class IngestClient:
             ) from error
         except Refused as error:
             raise InvalidRequest(f"{self.url} refused job {self.job_id}: {error}") from error
-
-
-def refuse_address(option: str, url: str) -> None:
-    """Check a server's address, given by `option`."""
-    if "@" in url:
-        raise InvalidRequest(
-            f"{option}: no user or password in the address, want one like "
-            "http://127.0.0.1:8642; the token is given with --token"
-        )
-    if not _is_address(url):
-        raise InvalidRequest(f"{option} {url}: want an address like http://127.0.0.1:8642")
-
-
-def _is_address(url: str) -> bool:
-    try:
-        parts = urlsplit(url)
-        port = parts.port
-    except ValueError:
-        return False
-    return parts.scheme in ("http", "https") and bool(parts.hostname) and port != 0
 
 
 def refuse_job_id(job_id: str) -> None:

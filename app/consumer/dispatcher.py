@@ -91,11 +91,7 @@ class Dispatcher:
                 log.exception("alerts not planned")
 
     def dispatch_due(self) -> int:
-        """Plan the due groups; returns their number.
-
-        Raises:
-            StoreUnavailable: the store cannot be read.
-        """
+        """Plan the due groups; returns their number. Raises StoreUnavailable."""
         with self._context.store.read() as conn:
             # Mostly nothing is due, and reading locks nothing.
             if not notifications.has_due_group(conn, now_s=self._context.database_time(conn)):

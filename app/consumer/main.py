@@ -99,11 +99,7 @@ def _start_thread(stack: ExitStack, name: str, work: Callable[..., None], *args:
 
 
 def notify_context(settings: Settings, store: Store, rules: Sequence[Rule]) -> NotifyContext:
-    """Dependencies of dispatcher and sender.
-
-    Raises:
-        StartUpFailed: a setting cannot be used.
-    """
+    """Dependencies of dispatcher and sender; raises StartUpFailed if a setting cannot be used."""
     return NotifyContext(
         store=store,
         transport=settings.transport(),
@@ -128,11 +124,7 @@ def has_pictures(settings: Settings) -> bool:
 
 
 def check(settings: Settings) -> None:
-    """Returns if queue and store can be used.
-
-    Raises:
-        PacelineError: one cannot; the message says what to change.
-    """
+    """Raise PacelineError, which says what to change, unless queue and store can be used."""
     settings.check_usable()
     with ExitStack() as stack:
         context = _open_context(settings, stack)

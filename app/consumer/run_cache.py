@@ -200,11 +200,7 @@ def batch_digest(body: bytes | bytearray) -> int:
 
 
 def load_run(conn: Connection, context: ConsumerContext, key: RunKey) -> LoadedRun:
-    """The run as the store has it.
-
-    Raises:
-        JobNotFound: no such run registered.
-    """
+    """The run as the store has it; raises JobNotFound."""
     registration = jobs.registration(conn, *key)
     now_s = context.monotonic()
     rows = shards.spooled_batches(conn, *key)

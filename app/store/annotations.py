@@ -121,11 +121,7 @@ def add(conn: Connection, wanted: Annotation) -> tuple[Annotation, bool]:
 
 
 def get(conn: Connection, project: str, annotation_id: str) -> Annotation:
-    """One annotation of a project, of a job or of all.
-
-    Raises:
-        AnnotationNotFound: the project has no such annotation.
-    """
+    """One annotation of a project, of a job or of all; raises AnnotationNotFound."""
     query = select(*_COLUMNS).filter_by(project=project, annotation_id=annotation_id)
     return Annotation(*one_row(conn, query, AnnotationNotFound(annotation_id)))
 
@@ -168,11 +164,7 @@ def page_of_job(
     cursor: str | None = None,
     limit: int = 100,
 ) -> tuple[list[Annotation], str | None]:
-    """A job's annotations and those of the project that fit it, as `page` gives them.
-
-    Raises:
-        JobNotFound: the job never registered.
-    """
+    """A job's annotations and fitting ones of the project, as `page` gives; raises JobNotFound."""
     events = of_job(conn, job_id, wanted)
     if cursor is not None:
         before = from_cursor(cursor, _ORDER.shape)
@@ -190,11 +182,7 @@ def of_job(
     *,
     limit: int = 2 * MAX_ANNOTATIONS,
 ) -> list[Annotation]:
-    """A job's annotations and those of the project that fit it, the newest first.
-
-    Raises:
-        JobNotFound: the job never registered.
-    """
+    """A job's annotations and the project's that fit it, the newest first; raises JobNotFound."""
     _, labels = jobs.name_and_labels(conn, job_id)
     of_project = (_TABLE.c.project == project_of(job_id)) & _TABLE.c.job_id.is_(None)
     query = select(*_COLUMNS).where(or_(_TABLE.c.job_id == job_id, of_project))

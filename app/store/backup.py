@@ -255,11 +255,7 @@ def _with_our_types(table: Table) -> None:
 def _check_members(
     archive: zipfile.ZipFile, manifest: BackupManifest, tables: Sequence[Table]
 ) -> None:
-    """Check that the file has these tables and nothing else, and is no bomb.
-
-    Raises:
-        ValueError: it is not so.
-    """
+    """Raise ValueError unless the file has these tables and nothing else, and is no bomb."""
     if manifest.rows.keys() != {table.name for table in tables}:
         raise ValueError("its manifest names other tables than a backup of that revision has")
     if sorted(archive.namelist()) != sorted([_MANIFEST, *map(_archive_name, tables)]):
@@ -330,11 +326,7 @@ def _to_json(value: Any) -> Any:
 
 
 def _checked_value(column: Column[Any], value: Any) -> Any:
-    """The value of a column as the database takes it.
-
-    Raises:
-        ValueError: it is of another type, or too long.
-    """
+    """The value as its column takes it; raises ValueError if it is of another type or too long."""
     kind = column.type
     if value is None:
         is_fine = bool(column.nullable)

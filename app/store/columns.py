@@ -124,11 +124,7 @@ def _compress(value: bytes) -> bytes:
 
 
 def unpacked(blob: bytes) -> bytes:
-    """The bytes in a packed column.
-
-    Raises:
-        ValueError: they are damaged.
-    """
+    """The bytes in a packed column; raises ValueError if they are damaged."""
     try:
         return zstandard.decompress(blob)
     except zstandard.ZstdError as error:
@@ -138,8 +134,7 @@ def unpacked(blob: bytes) -> bytes:
 def _to_json(value: Any) -> bytes:
     """The value as JSON, 15 times as fast as by the standard library.
 
-    Raises:
-        ValueError: a number in it is not finite; it would silently become null.
+    Raises ValueError for a number that is not finite, which would silently become null.
     """
     _check_finite(value)
     return _ENCODER.encode(value)

@@ -342,11 +342,7 @@ VERSION_TABLE = table("alembic_version", column("version_num"))
 
 
 def is_migrated(url: str) -> bool:
-    """Whether the database has exactly this version's tables.
-
-    Raises:
-        StoreUnavailable: the database does not answer.
-    """
+    """Whether the database has exactly this version's tables; raises StoreUnavailable."""
     with closing(Store(url)) as store, store.read() as conn:
         return current_revision(conn) == newest_revision()
 
@@ -427,11 +423,7 @@ def equal(table: FromClause, **values: Any) -> list[ColumnElement[bool]]:
 
 
 def one_row(conn: Connection, query: Executable, missing: Exception) -> Any:
-    """The one row of a query.
-
-    Raises:
-        Exception: `missing`, if there is none.
-    """
+    """The one row of a query; raises `missing` if there is none."""
     row = conn.execute(query).one_or_none()
     if row is None:
         raise missing
@@ -476,11 +468,7 @@ def to_cursor(*key: Any) -> str:
 
 
 def from_cursor(cursor: str, shape: type[T]) -> T:
-    """The key in a cursor, checked against its shape (a tuple type).
-
-    Raises:
-        InvalidRequest: it is no cursor of this list.
-    """
+    """The key in a cursor of this shape (a tuple type); raises InvalidRequest if it is none."""
     try:
         raw = base64.b64decode(cursor + "=" * (-len(cursor) % 4), altchars=b"-_", validate=True)
         return msgspec.json.decode(raw, type=shape)

@@ -87,11 +87,7 @@ def page(
 
 
 def get(conn: Connection, letter_id: int) -> DeadLetter:
-    """The letter with its body.
-
-    Raises:
-        NotFound: there is no such letter.
-    """
+    """The letter with its body; raises NotFound."""
     return DeadLetter(*_find(conn, letter_id, _LETTER))
 
 
@@ -103,11 +99,7 @@ def summary(conn: Connection, letter_id: int) -> LetterSummary:
 def mark(
     conn: Connection, letter_id: int, state: Literal["replayed", "dropped"], *, now_s: float
 ) -> None:
-    """Set the letter's state; a later call replaces an earlier one.
-
-    Raises:
-        NotFound: there is no such letter.
-    """
+    """Set the letter's state; a later call replaces an earlier one. Raises NotFound."""
     settled = update(dead_letters).where(dead_letters.c.letter_id == letter_id)
     if not conn.execute(settled.values(state=state, settled_s=now_s)).rowcount:
         raise _not_found(letter_id)

@@ -209,12 +209,7 @@ def page(
 
 
 def remove(conn: Connection, job_id: str, fix_id: str) -> str:
-    """Delete one prediction of a job; returns the name of its fix.
-
-    Raises:
-        JobNotFound: the job never registered.
-        FixNotFound: it has no such prediction.
-    """
+    """Delete a job's prediction; returns its fix's name. Raises JobNotFound or FixNotFound."""
     removed = delete(_TABLE).filter_by(job_id=job_id, fix_id=fix_id).returning(_TABLE.c.fix)
     fix = conn.scalar(removed)
     if fix is None:

@@ -104,11 +104,7 @@ class JobRecord:
 
 
 def get(conn: Connection, job_id: str) -> JobRecord:
-    """The job.
-
-    Raises:
-        JobNotFound: it never registered.
-    """
+    """The job; raises JobNotFound."""
     query = _RECORDS.where(jobs.c.job_id == job_id)
     return _record(one_row(conn, query, JobNotFound(job_id))._mapping)
 
@@ -141,11 +137,7 @@ def page(
 
 
 def registration(conn: Connection, job_id: str, epoch: int) -> Registration:
-    """What one run registered with, current or not.
-
-    Raises:
-        JobNotFound: no such run registered.
-    """
+    """What one run registered with, current or not; raises JobNotFound."""
     query = select(runs).where(*of_run(runs, job_id, epoch))
     return registration_of(one_row(conn, query, JobNotFound(job_id))._mapping)
 
@@ -226,11 +218,7 @@ def with_alerts(conn: Connection, project: str) -> list[str]:
 
 
 def archive(conn: Connection, job_id: str, *, now_s: float) -> bool:
-    """Archive a job; False if it was archived before.
-
-    Raises:
-        JobNotFound: it never registered.
-    """
+    """Archive a job; False if it was archived before. Raises JobNotFound."""
     return _set(conn, job_id, jobs.c.archived_s.is_(None), archived_s=now_s)
 
 

@@ -122,12 +122,7 @@ class JudgedWindows:
 
 
 def judged_windows(conn: Connection, job_id: str) -> JudgedWindows:
-    """The windows of the job's current run that it is judged by.
-
-    Raises:
-        JobNotFound: the job never registered.
-        WindowNotFound: the run has no window yet.
-    """
+    """The windows that the current run is judged by; raises JobNotFound or WindowNotFound."""
     latest = stored.summary(conn, job_id, "latest")
     if latest.slowdown is None:
         return JudgedWindows((latest.window_id, latest.revision), [latest])

@@ -11,11 +11,7 @@ CANARY_KEPT_DAYS = 1 / 24
 
 
 def create_if_missing(conn: Connection, project: str, *, now_s: float) -> None:
-    """Create the project unless it exists.
-
-    Raises:
-        InvalidRequest: the name is invalid.
-    """
+    """Create the project unless it exists; raises InvalidRequest if the name is invalid."""
     if not is_project_name(project):
         raise InvalidRequest(
             f"project {project!r}: want at most {MAX_PROJECT_CHARS} lower-case letters, digits and "

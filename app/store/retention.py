@@ -198,11 +198,7 @@ def set_project_limits(
     results_days: float | None,
     max_gb: float | None,
 ) -> None:
-    """Set a project's retention; None: the service's applies.
-
-    Raises:
-        NotFound: there is no such project.
-    """
+    """Set a project's retention; None: the service's applies. Raises NotFound."""
     values = {"keep_raw_days": raw_days, "keep_results_days": results_days, "keep_gb": max_gb}
     if not conn.execute(update(projects).filter_by(project=project).values(values)).rowcount:
         raise NotFound(f"no project {project!r}: it is created with its first token")

@@ -96,11 +96,7 @@ def register(
 
 
 def current_epoch(conn: Connection, job_id: str, *, for_update: bool = False) -> int:
-    """The epoch of the job's current run; `for_update` locks the job until the transaction ends.
-
-    Raises:
-        JobNotFound: the job never registered.
-    """
+    """The current run's epoch; `for_update` locks the job until commit. Raises JobNotFound."""
     query = select(jobs.c.epoch).where(jobs.c.job_id == job_id)
     query = query.with_for_update() if for_update else query
     return int(one_row(conn, query, JobNotFound(job_id)).epoch)

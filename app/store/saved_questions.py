@@ -59,12 +59,7 @@ def save(
 
 
 def find(conn: Connection, job_id: str, question_id: str) -> SavedQuestion:
-    """One of a job's questions.
-
-    Raises:
-        JobNotFound: the job never registered.
-        QuestionNotFound: it has no such question.
-    """
+    """One of a job's questions; raises JobNotFound or QuestionNotFound."""
     current_epoch(conn, job_id)
     query = select(*_COLUMNS).filter_by(job_id=job_id, question_id=question_id)
     return SavedQuestion(*one_row(conn, query, QuestionNotFound(job_id, question_id)))
@@ -73,11 +68,7 @@ def find(conn: Connection, job_id: str, question_id: str) -> SavedQuestion:
 def page(
     conn: Connection, job_id: str, *, cursor: str | None = None, limit: int = 100
 ) -> tuple[list[SavedQuestion], str | None]:
-    """A job's questions, the newest first, and the cursor of the next page.
-
-    Raises:
-        JobNotFound: the job never registered.
-    """
+    """A job's questions, the newest first, and the cursor of the next page; raises JobNotFound."""
     query = select(*_COLUMNS).where(_TABLE.c.job_id == job_id)
     rows, more = _ORDER.page(conn, query, cursor, limit)
     if not rows:

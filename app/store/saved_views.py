@@ -58,10 +58,6 @@ def list_all(conn: Connection, project: str) -> list[SavedView]:
 
 
 def remove(conn: Connection, project: str, view_id: str) -> SavedView:
-    """Delete a view and return it.
-
-    Raises:
-        ViewNotFound: the project has no such view.
-    """
+    """Delete a view and return it; raises ViewNotFound."""
     removed = delete(saved_views).filter_by(project=project, view_id=view_id)
     return SavedView(*one_row(conn, removed.returning(*_COLUMNS), ViewNotFound(view_id)))

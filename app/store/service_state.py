@@ -85,11 +85,7 @@ _KEY_BYTES = 32
 
 
 def find_key(conn: Connection, name: str) -> bytes | None:
-    """The key with this name; None if it was never created.
-
-    Raises:
-        SecretsLocked: it cannot be decrypted.
-    """
+    """The key with this name, None if there is none; raises SecretsLocked if it cannot be read."""
     stored = conn.scalar(select(service_keys.c.key).filter_by(name=name))
     if stored is None:
         return None

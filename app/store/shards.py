@@ -68,22 +68,14 @@ def moves(conn: Connection, *, now_s: float) -> tuple[int, list[int]]:
 def renew(
     conn: Connection, shard: int, owner: str, fence: int, *, now_s: float, lease_s: float
 ) -> None:
-    """Renew the lease for `lease_s` from now on.
-
-    Raises:
-        LeaseLost: another consumer has it.
-    """
+    """Renew the lease for `lease_s` from now on; raises LeaseLost."""
     held = update(shards).filter_by(shard=shard, owner=owner, fence=fence)
     if conn.execute(held.values(lease_until_s=now_s + lease_s)).rowcount == 0:
         raise LeaseLost(f"shard {shard} has another owner")
 
 
 def check(conn: Connection, shard: int, owner: str, fence: int) -> None:
-    """Check that the lease is still held, and lock it until the transaction ends.
-
-    Raises:
-        LeaseLost: another consumer has it; commit nothing.
-    """
+    """Lock the lease until the transaction ends; raises LeaseLost if another consumer has it."""
     held = select(shards.c.shard).filter_by(shard=shard, owner=owner, fence=fence)
     if conn.execute(held.with_for_update()).one_or_none() is None:
         raise LeaseLost(f"shard {shard} has another owner")

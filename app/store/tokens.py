@@ -74,11 +74,7 @@ class NewToken:
 
 
 def checked_scopes(names: Sequence[str]) -> list[Scope]:
-    """The scopes of these names.
-
-    Raises:
-        InvalidRequest: there is no such scope.
-    """
+    """The scopes of these names; raises InvalidRequest if there is no such scope."""
     unknown = [name for name in names if name not in SCOPES]
     if unknown:
         raise InvalidRequest(f"no scope {unknown[0]!r}: {_WANTED}")
@@ -131,11 +127,7 @@ def all_tokens(conn: Connection) -> list[TokenRecord]:
 
 
 def revoke(conn: Connection, project: str, token_id: str, *, now_s: float) -> bool:
-    """Revoke a token; False if it was revoked already.
-
-    Raises:
-        TokenNotFound: the project has no such token.
-    """
+    """Revoke a token; False if it was revoked already. Raises TokenNotFound."""
     key = {"token_id": token_id, "project": project}
     one_row(conn, select(tokens.c.token_id).filter_by(**key), TokenNotFound(token_id))
     revoked = update(tokens).filter_by(**key, revoked_s=None).values(revoked_s=now_s)

@@ -328,11 +328,7 @@ def _stored_first_step(conn: Connection, job_id: str, epoch: int, first_step: in
 
 
 def parse_window_id(job_id: str, window_id: str) -> tuple[int, int]:
-    """Epoch and first step of a window's id.
-
-    Raises:
-        WindowNotFound: it is no such id.
-    """
+    """Epoch and first step of a window's id; raises WindowNotFound."""
     match = _WINDOW_ID.fullmatch(window_id)
     if match is None:
         raise WindowNotFound(job_id, window_id)
@@ -423,15 +419,7 @@ def windows_between(
 ) -> tuple[int, int] | None:
     """First steps of the first and last window with steps that started within some time.
 
-    Args:
-        conn: an open transaction.
-        job_id: the job's key.
-        epoch: its run.
-        from_s: Unix time, None: since the run began.
-        to_s: Unix time, None: until now.
-
-    Returns:
-        None where no recorded step started then.
+    Unix times, None: since the run began, until now. None where no recorded step started then.
     """
     inside = [*of_run(steps, job_id, epoch), steps.c.started_s.is_not(None)]
     if from_s is not None:
@@ -567,11 +555,7 @@ class UnanalysedStep:
 
 
 def newest_windows(conn: Connection, job_id: str, *, limit: int) -> tuple[list[WindowSummary], int]:
-    """The newest windows of all runs, ascending, and how many older ones there are.
-
-    Raises:
-        JobNotFound: the job never registered.
-    """
+    """The newest windows of all runs, ascending, and how many are older; raises JobNotFound."""
     query = _newest_first(job_id, *SUMMARY_COLUMNS).limit(limit)
     newest = [summary_of(row) for row in conn.execute(query)][::-1]
     if not newest:

@@ -308,11 +308,7 @@ def concatenated(parts: Sequence[dict[str, Ints]]) -> dict[str, NDArray[Any]]:
 
 
 def refuse_unordered_steps(steps: Sequence[int]) -> None:
-    """Check that there are steps, in ascending order.
-
-    Raises:
-        InvalidRequest: there are none, or they are not ascending.
-    """
+    """Raise InvalidRequest unless there are steps, in ascending order."""
     if not steps:
         raise InvalidRequest("no steps: give at least one to simulate")
     if any(after <= before for before, after in pairwise(steps)):

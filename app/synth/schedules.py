@@ -63,11 +63,7 @@ class Schedule(ABC):
     has_chunks: ClassVar[bool] = False  # more than one on a stage
 
     def check(self, sizes: Parallelism, num_microbatches: int) -> None:
-        """Check that the schedule is defined for a job.
-
-        Raises:
-            InvalidRequest: it is not; the message has the remedy.
-        """
+        """Raise InvalidRequest, with the remedy, unless the schedule is defined for a job."""
         if sizes.vpp_size > 1 and not self.has_chunks:
             raise InvalidRequest(
                 f"schedule {self.name} has one model chunk a stage: set vpp_size to 1, "

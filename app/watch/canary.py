@@ -101,11 +101,7 @@ class Canary:
                 log.exception("no canary")
 
     def round_if_due(self, stop: threading.Event) -> None:
-        """Do a round, if one is due and no other process is at one.
-
-        Raises:
-            StoreUnavailable: the database does not answer.
-        """
+        """Do a round, if one is due and no other process is at one; raises StoreUnavailable."""
         number = self._claim()
         if number is None:
             return
@@ -148,9 +144,7 @@ class Canary:
     def _search(self, job_id: str, began_s: float, stop: threading.Event) -> None:
         """Push a run of the job, and wait until its window names the straggler.
 
-        Raises:
-            CanaryNotFound: there is no window in time, or it names something else.
-            Unreachable, Refused: the API does not take it.
+        Raises CanaryNotFound, or what the client raises if the API does not take the run.
         """
         transport = Transport(
             self._address.url, self._address.token, _TIMEOUT_S, tls=self._address.tls
@@ -255,11 +249,7 @@ def _result(transport: Transport, job_id: str, epoch: int) -> WindowResult | Non
 
 
 def _check(result: WindowResult) -> None:
-    """Return if the result names the right cause and worker first.
-
-    Raises:
-        CanaryNotFound: it names others; the message says which.
-    """
+    """Raise CanaryNotFound unless the result names the right cause and worker first."""
     if not result.findings:
         raise CanaryNotFound("its window is stored, but has no finding")
     first = result.findings[0]

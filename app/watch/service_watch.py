@@ -91,11 +91,7 @@ class ServiceWatch:
         self._sender.close()
 
     def turn(self) -> None:
-        """Check once: begin or end outages, write due heartbeats, send due messages.
-
-        Raises:
-            StoreUnavailable: the database does not answer.
-        """
+        """Begin or end outages, write due heartbeats, send messages; raises StoreUnavailable."""
         with self._context.store.write() as conn:
             now_s = self._context.database_time(conn)
             if self._refused is not None:

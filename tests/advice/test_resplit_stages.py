@@ -22,6 +22,7 @@ from app.synth.schedules import SCHEDULES
 from app.trace.job import Parallelism
 from app.trace.readers.published import trace_files
 from tests.advice.cases import case_of, fix_of, refusal_of, simulated_step_s
+from tests.diagnosis.detectors.test_slow_optimizer import SlowOptimizerOfStage
 from tests.shared_traces import SHARED_TRACES, needs_shared
 
 LAYERS, LOSS_LAYERS = 8, 5.0
@@ -220,3 +221,10 @@ def test_every_layout_is_accepted_by_megatron_core():
             for place in range(len(moved))
         ]
         assert found == moved
+
+
+def test_a_stage_that_is_slow_in_the_optimizer_keeps_its_layers():
+    costs = OperationCosts(optimizer_s=2e-2)
+    job = SimulatedJob(Parallelism(4, 4, 8), 8, faults=(SlowOptimizerOfStage(1, 8.0),), costs=costs)
+    refusal = refusal_of(resplit_stages(case_of(job, Facts(layers=32))))
+    assert refusal.reason == "the stage takes longer in the optimizer, not in its layers"

@@ -9,7 +9,7 @@ from app.synth.faults.slow_compute import SlowWorker
 from app.synth.job import SimulatedJob
 from app.trace.job import Parallelism
 from tests.charts.job.test_waits import NAMED_OR_NOT, result
-from tests.results import finding
+from tests.results import finding, idle
 
 NUM_STEPS = 8
 
@@ -88,7 +88,8 @@ def test_remark_and_headline_name_the_late_rank_alike(server, open_page):
     held_up = result(culprits=(), arrivals={"own_delay_s": [None, 0.1, 0.1, None]})
     drawn = [drawn_waits(number) for number in range(300)]
     of_findings = (result(findings=found, unexplained_share=0.1) for found in findings)
-    results = [on_gpu, held_up, *drawn, *of_findings]
+    facts = (result(observations=[idle(share)]) for share in (0.02, 0.054))
+    results = [on_gpu, held_up, *drawn, *of_findings, *facts]
     script = """async (results) => {
       const { waitRemarks } = await import("/static/js/components/waits.js")
       return results.map(waitRemarks)
@@ -97,6 +98,19 @@ def test_remark_and_headline_name_the_late_rank_alike(server, open_page):
     assert said == [remarks(shown_result) for shown_result in results]
     assert "host-2, rank 2 (dp 2, stage 0), GPU 5" in said[0][0]
     assert "host-1, rank 1 (dp 1, stage 0)" in said[1][0], "rank 2 was held up itself"
+
+
+@pytest.mark.parametrize(("share", "quiet"), [(0.02, "Nothing stands out."), (0.054, "No known")])
+def test_a_fact_without_a_cause_is_one_line_under_the_findings(server, open_page, share, quiet):
+    page = shown(server, open_page, "calm")
+    calm = result((0.0,) * 4, culprits=(), slowdown=1.0, findings=[], observations=[idle(share)])
+    script = """async (result) => {
+      const { findingsCard } = await import("/static/js/components/findings-card.js")
+      return [...findingsCard(result, {}).querySelectorAll("p")].map((line) => line.textContent)
+    }"""
+    none, fact = page.evaluate(script, calm.as_json())
+    assert none.startswith(quiet)
+    assert fact.replace("\u00a0", " ").replace("\u202f", " ") == f"{idle(share)['sentence']}."
 
 
 def test_the_groups_of_a_worker_show_their_late_members(server, open_page, keep):

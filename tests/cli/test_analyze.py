@@ -69,6 +69,19 @@ def test_worker_that_is_missing_from_a_step_is_named(tmp_path):
     assert "Nothing stands out" not in result.stdout
 
 
+def test_dp_rank_with_fewer_microbatches_is_a_fact_though_no_step_can_be_replayed(tmp_path):
+    trace = simulated_trace(tmp_path)
+    table = pq.read_table(trace)
+    rows = zip(table["dp_rank"].to_pylist(), table["mb_id"].to_pylist(), strict=True)
+    pq.write_table(table.filter([row != (1, 3) for row in rows]), trace)
+    result = paceline("analyze", str(trace), COLUMNS="300")
+    assert result.exit_code == 0, result.stderr
+    assert "made has no step that can be replayed" in result.stdout
+    assert "Dp rank 1 runs 3 micro-batches a step, the other 4, by design" in result.stdout
+    report = paceline("analyze", str(trace), "--html", str(tmp_path / "report.html"))
+    assert (report.exit_code != 0, "cannot be replayed together" in report.stderr) == (True, True)
+
+
 def test_missing_meta_file_infers_sizes_with_a_notice(tmp_path):
     path = simulated_trace(tmp_path)
     (tmp_path / "meta-made.yaml").unlink()

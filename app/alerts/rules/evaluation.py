@@ -27,7 +27,8 @@ from app.alerts.rules.state_machine import AlertStep, ObservedWindow, SubjectRea
 from app.alerts.wording import JOB_ENDED, NO_BASELINE_YET, RULE_REMOVED, alert_sentence
 from app.formatting import unix_time
 from app.result.finding import Finding
-from app.result.window_result import TopFix
+from app.result.window_result import TopFix, WindowResult
+from app.result.words import MIN_FACT_SHARE, observed
 from app.trace.job import job_of
 
 # Transitions that may cause a notification.
@@ -108,7 +109,6 @@ class RuleWindow:
 
     def _detail(self, subject: str, value: float | None, blamed: Finding | None) -> Detail:
         facts = self.facts.shown
-        rest, is_of_whole_loss = facts.result.unexplained, self.rule.on in _OF_WHOLE_LOSS
         finding = None if blamed is None else self.facts.shown_finding(blamed)
         value = None if value is None else self.shown.get(subject, value)
         share = None if value is None else self.figure.lost_share(facts, value)
@@ -124,8 +124,15 @@ class RuleWindow:
             window_id=self.facts.window_id,
             blame=None if finding is None else blame_of(finding),
             fix=None if finding is None else suggested_fix(finding, facts.result.advice),
-            unexplained=None if rest is None or not is_of_whole_loss else rest.sentence,
+            unexplained=_unexplained(facts.result) if self.rule.on in _OF_WHOLE_LOSS else None,
         )
+
+
+def _unexplained(result: WindowResult) -> str | None:
+    """The loss that no cause explains, and facts without a cause, without a full stop."""
+    rest = None if result.unexplained is None else result.unexplained.sentence
+    said = [f"{rest}."] * bool(rest) + observed(result, MIN_FACT_SHARE)
+    return " ".join(said).removesuffix(".") or None
 
 
 def blame_of(finding: Finding) -> Blame:

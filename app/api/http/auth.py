@@ -57,11 +57,7 @@ def session_cookie(headers: Headers) -> str | None:
 
 
 def check_same_origin(scheme: str, headers: Headers) -> None:
-    """Return if the request comes from our own page, or from no page.
-
-    Raises:
-        Forbidden: another site's page may have sent it.
-    """
+    """Raise Forbidden if another site's page may have sent the request."""
     site = headers.get("sec-fetch-site")
     if site is not None:
         is_own = site in {"same-origin", "none"}
@@ -240,11 +236,7 @@ class Authenticator:
         return admitted[0]
 
     async def is_known(self, scope: Scope) -> bool:
-        """Whether the caller of this request is still valid.
-
-        Raises:
-            StoreUnavailable: the database is asked and does not answer.
-        """
+        """Whether this request's caller is still valid; raises StoreUnavailable if not known."""
         try:
             await self.caller(scope)
         except Unauthorised:
@@ -297,11 +289,7 @@ class Authenticator:
         await self._sessions.close()
 
     def begin_session(self, caller: Principal, *, user_agent: str, address: str) -> str:
-        """Save a new session, valid for `session_s`; the value of its cookie.
-
-        Raises:
-            StoreUnavailable: the database does not answer.
-        """
+        """Save a session for `session_s`; the value of its cookie. Raises StoreUnavailable."""
         session_id = secrets.token_hex(8)
         cookie = f"{session_id}.{secrets.token_urlsafe(32)}"
         now_s = self._now_s()

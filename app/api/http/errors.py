@@ -211,11 +211,7 @@ def unknown_parameters(names: Iterable[str], known: Sequence[str]) -> RequestVal
 
 
 async def refuse_unknown_parameters(request: Request) -> None:
-    """A dependency of every route of the API.
-
-    Raises:
-        RequestValidationError: the query has parameters that the route does not have.
-    """
+    """A dependency of every route: raises RequestValidationError for parameters it lacks."""
     given = request.query_params.keys()
     if not given:
         return

@@ -109,11 +109,7 @@ _FIRST_S, _LAST_S = -62_135_596_800, 253_402_300_799
 
 
 def parse_moment(value: object) -> datetime:
-    """A time in RFC 3339 with its zone.
-
-    Raises:
-        ValueError: it is none, or outside the years 1 to 9999.
-    """
+    """A time in RFC 3339 with its zone; raises ValueError outside the years 1 to 9999, too."""
     # Strict models refuse text as a time, and lax ones accept numbers.
     if not isinstance(value, str) or not _MOMENT.fullmatch(value):
         raise ValueError("want a time with its zone, such as 2026-11-21T22:00:00Z")

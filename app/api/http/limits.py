@@ -32,11 +32,7 @@ class FailureLimit:
         self._failures: OrderedDict[str, deque[float]] = OrderedDict()
 
     def check(self, address: str) -> None:
-        """Return if the address may try again.
-
-        Raises:
-            TooManyRequests: with the time to wait.
-        """
+        """Raise TooManyRequests, with the time to wait, unless the address may try again."""
         failures = self._failures.get(address, deque())
         now_s = self._now_s()
         while failures and failures[0] <= now_s - self._within_s:
@@ -69,11 +65,7 @@ class ConcurrencyLimit:
 
     @contextmanager
     def slot(self) -> Iterator[None]:
-        """Hold a slot for the length of the block.
-
-        Raises:
-            Unavailable: no slot is free.
-        """
+        """Hold a slot for the length of the block; raises Unavailable if no slot is free."""
         if not self._slots.acquire(blocking=False):
             raise Unavailable(self._refusal)
         try:

@@ -44,11 +44,7 @@ class Principal:
         return self.token_id == ROOT_ID
 
     def key(self, job_id: str) -> str:
-        """The key of one of the caller's jobs.
-
-        Raises:
-            JobNotFound: the id is not valid, or the token is for another job only.
-        """
+        """The key of one of the caller's jobs; raises JobNotFound for any other."""
         if self.job not in (None, job_id):
             raise JobNotFound(job_id, or_else="this token is for another job only")
         if not is_job_name(job_id):
@@ -56,11 +52,7 @@ class Principal:
         return job_key(self.project, job_id)
 
     def check(self, *scopes: Scope) -> None:
-        """Return if the caller has one of these scopes.
-
-        Raises:
-            Forbidden: the token lacks all of them.
-        """
+        """Raise Forbidden unless the caller has one of these scopes."""
         if self.scopes.isdisjoint(scopes):
             raise Forbidden(f"this needs a token with the scope {' or '.join(scopes)}")
 

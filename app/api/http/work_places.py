@@ -288,11 +288,7 @@ async def until_disconnect(receive: Receive) -> None:
 
 
 async def send_part(send: Send, body: bytes, within_s: float, *, more: bool = True) -> None:
-    """Send a part of an answer's body.
-
-    Raises:
-        TimeoutError: its reader has not taken it within this time.
-    """
+    """Send a part of an answer's body; raises TimeoutError if its reader takes too long."""
     async with asyncio.timeout(within_s):
         await send({"type": "http.response.body", "body": body, "more_body": more})
 

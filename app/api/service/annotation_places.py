@@ -66,12 +66,9 @@ def _isolated(text: str | None) -> str:
 def placed_annotations(
     conn: Connection, job_id: str, known: Sequence[WindowSummary] | None = None
 ) -> list[PlacedAnnotation]:
-    """A job's newest annotations at their steps, the oldest first.
+    """A job's newest annotations at their steps, the oldest first; raises JobNotFound.
 
     `known` are its newest windows, ascending, if they were read already.
-
-    Raises:
-        JobNotFound: the job never registered.
     """
     newest = annotations.of_job(conn, job_id, AnnotationFilter())[:MAX_PLACED]
     return placed_at_steps(conn, job_id, newest[::-1], known) if newest else []

@@ -57,11 +57,7 @@ _FORMATS = {
 
 
 def otlp_format(content_type: str) -> OtlpFormat:
-    """The format of a Content-Type.
-
-    Raises:
-        UnknownFormat: neither JSON nor protobuf.
-    """
+    """The format of a Content-Type; raises UnknownFormat if neither JSON nor protobuf."""
     form = _FORMATS.get(content_type.partition(";")[0].strip().lower())
     if form is None:
         raise UnknownFormat(

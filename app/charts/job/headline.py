@@ -10,7 +10,7 @@ from app import formatting
 from app.charts.job.waits import remarks
 from app.result import causes
 from app.result.causes import cause_phrase
-from app.result.figures import MAX_DISCREPANCY, gpu_time_wasted
+from app.result.figures import gpu_time_wasted
 from app.result.finding import Finding
 from app.result.join import leading
 from app.result.window_result import (
@@ -20,7 +20,15 @@ from app.result.window_result import (
     num_steps,
     resolution_of,
 )
-from app.result.words import fix_wins, loses, of_ideal, sentence_case
+from app.result.words import (
+    MIN_FACT_SHARE,
+    fix_wins,
+    loses,
+    low_fidelity_words,
+    observed,
+    of_ideal,
+    sentence_case,
+)
 
 JobState = Literal[
     "healthy",
@@ -85,13 +93,19 @@ def headline(state: JobState, result: WindowResult | None, seen: JobFacts) -> He
         case "unknown":
             text = _unknown(known, seen)
         case "low-fidelity":
-            text = _low_fidelity(result)
+            sentence, guess = low_fidelity_words(result)
+            facts = [] if result is None else observed(result, MIN_FACT_SHARE)
+            text = sentence, " ".join([*facts, guess])
             if result and result.findings:
-                text = _leading_cause(result.findings), _explained(text[0], result.findings[0])
+                text = _leading_cause(result.findings), _explained(text[0], result)
         case "finished":
             text = _finished(known, seen) if known else _finished_unmeasured(result, seen)
         case "crashed" | "preempted":
             text = _cut_off(state, known, seen)
+        case "not-analysed" if result and result.skipped_steps:
+            text = "None of the newest steps could be analysed.", _last_skipped(result)
+            if result.findings:
+                text = _leading_cause(result.findings), " ".join(text)
         case _:
             text = _running(state, known, seen)
     sentence, sub = _with_missing_ranks(state, text, known)
@@ -206,11 +220,12 @@ def _no_cause(result: WindowResult) -> str:
     return f"Paceline cannot say where; not enough data to judge: {', '.join(unjudged)}."
 
 
-def _explained(discrepancy: str, leading: Finding) -> str:
-    because = "late launches explain that"
-    if "steps_near_record" in leading.evidence:
-        because = "this cause does not depend on that"
-    return f"{discrepancy.removesuffix('.')}; {because}."
+def _explained(because: str, result: WindowResult) -> str:
+    [leading, *_] = result.findings or ()
+    explanation = "late launches explain that"
+    if "steps_near_record" in leading.evidence or result.wait_coverage == 0:
+        explanation = "this cause does not depend on that"
+    return f"{because.removesuffix('.')}; {explanation}."
 
 
 def _not_analysed(seen: JobFacts) -> tuple[str, str]:
@@ -279,16 +294,6 @@ def _since(seen: JobFacts) -> str:
     return "" if seen.since_s is None else f" since {formatting.utc_time(seen.since_s, seen.now_s)}"
 
 
-def _low_fidelity(result: WindowResult | None) -> tuple[str, str]:
-    discrepancy = None if result is None else result.fidelity.discrepancy
-    limit = formatting.percent(MAX_DISCREPANCY)
-    off = f"more than {limit}" if discrepancy is None else formatting.percent(discrepancy)
-    return (
-        f"The simulated steps differ from the recorded ones by {off}.",
-        f"The limit is {limit}. Naming a worker or a stage would be a guess.",
-    )
-
-
 def _after(seen: JobFacts) -> str:
     return "" if seen.last_step is None else f" after step {formatting.count(seen.last_step)}"
 
@@ -298,14 +303,18 @@ def _finished_unmeasured(result: WindowResult | None, seen: JobFacts) -> tuple[s
     sentence = f"This job has finished{_after(seen)}. None of its steps was analysed"
     if result is None:
         return f"{sentence}.", ""
-    skipped, findings = result.skipped_steps, result.findings or ()
-    sub = f"The last step was skipped: {skipped[-1].reason}." if skipped else ""
+    sub, findings = _last_skipped(result), result.findings or ()
     silent = next((silent for silent in findings if silent.cause == causes.SILENT_WORKER), None)
     if silent is None:
-        return f"{sentence}.", sub
+        return f"{sentence}.", f"{_leading_cause(findings)} {sub}" if findings else sub
     onset = silent.onset_step
     since = "" if onset is None else f" from step {formatting.count(onset)} on"
     return f"{sentence}, as {_silent_ranks(silent)} sent nothing{since}.", sub
+
+
+def _last_skipped(result: WindowResult) -> str:
+    skipped = result.skipped_steps
+    return f"The last step was skipped: {skipped[-1].reason}." if skipped else ""
 
 
 def _silent_ranks(finding: Finding) -> str:
@@ -320,7 +329,7 @@ def _finished(result: WindowResult, seen: JobFacts) -> tuple[str, str]:
     """Of a finished job: the result is that of its whole run."""
     after, findings = _after(seen), result.findings
     if _is_low(result):
-        text = _low_fidelity(result)[0]
+        text = low_fidelity_words(result)[0]
         return f"This job has finished{after}.", _leading_cause(findings) if findings else text
     over_run = f"Over the run it ran at {of_ideal(result.slowdown)}."
     remarked = " ".join(remarks(result))
@@ -371,7 +380,7 @@ def _reason(finding: Finding, pp_size: int) -> str:
     match finding.cause:
         case causes.LATE_HOST:
             return _CHECKS.get(str(finding.evidence.get("late_because")), _CHECK_ALL)
-        case causes.STAGE_IMBALANCE if any(
+        case causes.STAGE_IMBALANCE if finding.is_of_microbatches and any(
             culprit.stage == pp_size - 1 for culprit in finding.culprits
         ):
             return "Give the last stage fewer layers: it also computes the loss."

@@ -1,6 +1,6 @@
 """Waits of ranks for each other: figures of each rank, sentences, and a heatmap by step.
 
-`remarks` covers what no finding does: low coverage, unexplained waiting, a late rank.
+`remarks` covers what no finding does: low coverage, unexplained waiting, a late rank, facts.
 The heatmap has milliseconds by rank and step. docs/arrivals.md defines the figures.
 """
 
@@ -27,6 +27,7 @@ from app.charts.base.theme import SCALE_MAX, SCALE_MIN, Theme
 from app.charts.job.step_times import LEFT_PX
 from app.result.finding import Culprit, Finding
 from app.result.window_result import WindowResult, total_s
+from app.result.words import MIN_FACT_SHARE, observed
 
 # Above this share of the step, waiting is said and shown even where no cause is found.
 MATERIAL_SHARE = 0.05
@@ -162,12 +163,13 @@ def largest_wait_share(result: WindowResult) -> float:
 
 
 def remarks(result: WindowResult) -> list[str]:
-    """Sentences beside the findings: low coverage, a late rank, unexplained waiting or loss.
+    """Sentences beside the findings: low coverage, a late rank, unexplained waiting or loss, facts.
 
     Where there is one, "nothing stands out" would be wrong.
     """
     unexplained = _unexplained(result) or _unexplained_loss(result)
-    return [*_low_coverage(result), *_late_rank(result), *unexplained]
+    facts = observed(result, MIN_FACT_SHARE)
+    return [*_low_coverage(result), *_late_rank(result), *unexplained, *facts]
 
 
 def cost_text(finding: Finding) -> str | None:

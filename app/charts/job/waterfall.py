@@ -1,6 +1,6 @@
 """From the ideal step to the recorded one: what each cause takes, as a share of the recorded step.
 
-    ideal + each cause - what two of them take at once + what no cause explains = recorded
+    ideal + each cause - what two of them take at once + what no cause explains + idle = recorded
 
 The ideal is that after all repairs (`Unexplained.ideal_share`). Costs of causes are measured one by
 one, so several need not add up: time that two of them lose counts once here, and what only both
@@ -65,19 +65,24 @@ def loss_parts(result: WindowResult, theme: Theme) -> list[LossPart]:
     within = [_cost(finding) for finding in named if not _is_between(finding)]
     # Costs between steps are shares of all time, all other costs shares of the steps' time.
     of_steps = max(0.0, 1 - sum(_cost(finding) for finding in named if _is_between(finding)))
-    ideal, unexplained = rest.ideal_share, rest.share
-    joint = 1 - ideal - unexplained - sum(within)
+    ideal, unexplained, idle = rest.ideal_share, rest.share, rest.idle_share or 0.0
+    joint = 1 - ideal - unexplained - idle - sum(within)
     if len(named) < 2 or abs(joint) < _MIN_JOINT_SHARE:
         ideal, joint = ideal + joint, 0.0
     if unexplained < _MIN_JOINT_SHARE:
         ideal, unexplained = ideal + unexplained, 0.0
-    ideal, joint, unexplained = of_steps * ideal, of_steps * joint, of_steps * unexplained
+    if idle < _MIN_JOINT_SHARE:
+        ideal, idle = ideal + idle, 0.0
+    ideal, joint, unexplained, idle = (
+        of_steps * share for share in (ideal, joint, unexplained, idle)
+    )
     return [
         LossPart("Ideal", ideal, theme.sim),
         *_of_causes(named, of_steps, result.job.pp_size, theme),
         *([LossPart("Counted twice", joint, theme.line2)] if joint < 0 else []),
         *([LossPart("Only together", joint, theme.lost)] if joint > 0 else []),
         *([LossPart("Not explained", unexplained, theme.wait, True)] if unexplained else []),
+        *([LossPart("All idle, cause not recorded", idle, theme.wait, True)] if idle else []),
     ]
 
 

@@ -12,6 +12,7 @@ from app.result.figures import MAX_DISCREPANCY
 from app.result.finding import OLD_HIDDEN_COST, Finding
 from app.result.record import Json
 from app.result.window_result import WindowResult, mean_s, num_steps
+from app.result.words import WAITS_NOT_RECORDED, observed
 
 Row = tuple[str, str, str]
 
@@ -64,6 +65,8 @@ def _won_back(result: WindowResult) -> Row:
 
 def _fidelity(result: WindowResult) -> Row:
     word = "low, over the" if result.fidelity.verdict == "low" else "good,"
+    if result.wait_coverage == 0:
+        return "Fidelity", "low", WAITS_NOT_RECORDED
     discrepancy = result.fidelity.discrepancy
     off = formatting.measured(discrepancy, lambda share: f"{formatting.percent(share)} off")
     return "Fidelity", off, f"{word} limit {formatting.percent(MAX_DISCREPANCY)}"
@@ -131,15 +134,26 @@ def findings(result: WindowResult) -> str:
     else:
         num_stages = len(result.stage_share or ())
         body = f"<ol>{''.join(_finding(finding, num_stages) for finding in causes_shown)}</ol>"
+    facts = [fact for fact in observed(result) if escape(fact) not in body]
+    body += "".join(f'<p class="remark">{escape(fact)}</p>' for fact in facts)
     note = '<p class="note">Causes may overlap.</p>' if len(causes_shown or ()) > 1 else ""
     return f'<section class="card findings"><h2>Findings</h2>{note}{body}</section>'
+
+
+# As BASES of the page (findings-card.js).
+_BASES = {
+    "recorded": "rows of the recording",
+    "concluded": "timings: no row says it",
+    "not-recorded": "what was not recorded",
+}
 
 
 def _finding(finding: Finding, num_stages: int) -> str:
     sure = formatting.confidence(finding.confidence)
     end = finding.end_step
     until = "" if end is None else _when(end, finding.ended_at)
-    facts = [("Since", _since(finding)), ("Until", until)]
+    basis = _BASES.get(finding.basis or "", "")
+    facts = [("Since", _since(finding)), ("Until", until), ("Rests on", basis)]
     for name, value in finding.evidence.items():
         if name == OLD_HIDDEN_COST:
             continue

@@ -13,10 +13,9 @@ from app.charts.base.heatmap import Slowdowns
 from app.charts.base.plotly import PlotlyLine, PlotlyTrace, line_between
 from app.charts.base.step_axis import StepAxis, area_over_steps, line_over_steps
 from app.charts.base.theme import SCALE_STOPS, Theme
-from app.result.figures import MAX_DISCREPANCY
 from app.result.finding import Culprit, Finding
 from app.result.window_result import WindowResult
-from app.result.words import sentence_case
+from app.result.words import low_fidelity_words, sentence_case
 
 
 def worker_headline(
@@ -31,8 +30,7 @@ def worker_headline(
     blame = _blame_sentence(findings_naming(result.findings or (), dp_rank, stage, host))
     if result.fidelity.verdict == "low":
         return blame or f"{name}: its part in the loss is withheld.", (
-            f"The simulated steps differ from the recorded ones by more than "
-            f"{formatting.percent(MAX_DISCREPANCY)}: its slowdown would be a guess."
+            f"{low_fidelity_words(result)[0].removesuffix('.')}: its slowdown would be a guess."
         )
     slowdown = result.worker_slowdown[dp_rank][stage]
     if slowdown is None:

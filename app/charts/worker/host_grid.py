@@ -95,13 +95,9 @@ def host_grid(
 ) -> PlotlyFigure:
     """Heatmap of hosts, each as slow as its slowest worker alone would make the job.
 
-    Args:
-        worker_slowdown: [dp rank][stage]; None or not finite where not measured.
-        hosts: by worker, not empty.
-        racks: by worker, as far as known.
-        theme: colours.
-        named: workers that findings name; their hosts are outlined.
-        silent: workers of which nothing comes; their hosts have a cross.
+    `worker_slowdown` [dp rank][stage] is None or not finite where not measured; `racks` are as far
+    as known. Hosts of `named` workers, those in findings, are outlined; hosts of `silent` ones have
+    a cross.
     """
     slowdown = np.asarray(worker_slowdown, dtype=np.float64)
     inside = {

@@ -29,7 +29,7 @@ class QueryClient(contextlib.AbstractContextManager["QueryClient"]):
     """
 
     def __init__(self, url: str, token: str | None) -> None:
-        parts = _address(url)
+        parts = parsed_address("--url", url)
         self._name = f"{parts.scheme}://{parts.netloc}"
         self._prefix = parts.path.rstrip("/")
         is_secure = parts.scheme == "https"
@@ -96,7 +96,8 @@ class QueryClient(contextlib.AbstractContextManager["QueryClient"]):
             raise Unavailable(f"{self._name} {why}") from error
 
 
-def _address(url: str) -> SplitResult:
+def parsed_address(option: str, url: str) -> SplitResult:
+    """The parts of a server's address, given by `option`; raises InvalidRequest if it is none."""
     try:
         parts = urlsplit(url)
         is_good = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
@@ -104,10 +105,12 @@ def _address(url: str) -> SplitResult:
     except ValueError:
         is_good = has_user = False
     if has_user:
-        raise InvalidRequest("--url: the address has a user or a password in it: leave them out")
+        raise InvalidRequest(
+            f"{option}: the address has a user or a password in it: leave them out"
+        )
     if not is_good:
-        problem = "is not an http or https address"
-        raise InvalidRequest(f"--url {printable(url)[:200]}: {problem}")
+        wanted = "want an address like http://127.0.0.1:8642"
+        raise InvalidRequest(f"{option} {printable(url)[:200]}: {wanted}")
     return parts
 
 

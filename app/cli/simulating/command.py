@@ -143,10 +143,11 @@ def simulate(
     if out is not None and out.suffix != ".parquet":
         raise InvalidRequest(f"--out {out}: name a FILE.parquet")
     if to is not None:
-        from app.cli.ingest_client import refuse_address, refuse_job_id
+        from app.cli.exporting.http_client import parsed_address
+        from app.cli.ingest_client import refuse_job_id
 
         # Before looking for a token.
-        refuse_address("--to", to)
+        parsed_address("--to", to)
         if job is not None:
             refuse_job_id(job)
 

@@ -29,13 +29,13 @@ from app.cli.terminal.blocks import (
     known,
     share_style,
 )
-from app.formatting import TIMES
+from app.formatting import TIMES, lower_first
 from app.result.arrivals import ArrivalsRecord
 from app.result.causes import SILENT_WORKER
 from app.result.figures import num_slowest_workers
 from app.result.finding import Finding, RuledOut
 from app.result.window_result import TopFix, WindowResult, mean_s
-from app.result.words import fix_wins, loses, of_ideal
+from app.result.words import fix_wins, loses, low_fidelity_words, observed, of_ideal
 
 Ranks = Sequence[Sequence[int]]
 
@@ -77,12 +77,8 @@ def _most_costly(result: WindowResult) -> list[Text]:
 
 
 def _caveat(result: WindowResult) -> Text:
-    discrepancy = percent(known(result.fidelity.discrepancy), 0)
-    return Text(
-        f"Low fidelity: simulated and recorded step time differ by {discrepancy}. "
-        "Do not name a culprit by these figures.",
-        style="magenta",
-    )
+    because = lower_first(low_fidelity_words(result)[0])
+    return Text(f"Low fidelity: {because} Do not name a culprit by these figures.", style="magenta")
 
 
 def _late_launches(result: WindowResult, ranks: Ranks | None) -> list[Text]:
@@ -138,6 +134,7 @@ def causes(result: WindowResult) -> list[RenderableType]:
     return [
         Text("\nCauses", style="bold"),
         *_findings(result, result.findings),
+        *(Text(_said(fact), style="dim") for fact in observed(result)),
         Text("\nChecked and ruled out", style="bold"),
         _ruled_out(others),
     ]
@@ -145,7 +142,8 @@ def causes(result: WindowResult) -> list[RenderableType]:
 
 def _findings(result: WindowResult, findings: Sequence[Finding] | None) -> list[Text]:
     if findings is None:
-        return [Text("Withheld: the replay differs too much from the record to name a cause.")]
+        because = lower_first(low_fidelity_words(result)[0])
+        return [Text(f"Withheld: {because} Naming a cause would be a guess.")]
     if not findings:
         return [Text("No known cause fits." if remarks(result) else "None found.")]
     return [*map(_cause, findings), *_fix(result.advice)]
@@ -236,8 +234,15 @@ _MIN_OP_TYPES = 3
 def summary(result: WindowResult, ranks: Ranks | None = None) -> RenderableType:
     """The whole result, from the headline to the heatmap.
 
-    With `ranks`, global ranks [dp ranks][stages], workers are named by rank too.
+    With `ranks`, global ranks [dp ranks][stages], workers are named by rank too. Without figures
+    there are causes and facts alone.
     """
+    if result.slowdown is None:
+        reason = result.skipped_steps[-1].reason
+        text = (
+            f"{printable(result.job.name)} has no step that can be replayed: {printable(reason)}."
+        )
+        return Group(Text(text, style="bold"), *causes(result))
     return Group(
         *headline(result, ranks),
         Text(),

@@ -68,11 +68,7 @@ def versions(conn: Connection) -> dict[str, int]:
 def replace_all(
     conn: Connection, project: str, rules: Sequence[Rule], *, text: str, now_s: float
 ) -> int:
-    """Replace the project's rules; returns the new version.
-
-    Raises:
-        InvalidRequest: too many rules, or too long a text.
-    """
+    """Replace the rules; returns their version. Raises InvalidRequest if too many or long."""
     if len(rules) > MAX_RULES:
         raise InvalidRequest(f"{len(rules)} rules: a project may have at most {MAX_RULES}")
     checked_text("rules", text, MAX_TEXT_CHARS)

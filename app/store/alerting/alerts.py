@@ -96,11 +96,7 @@ def pending_by_clock(conn: Connection) -> list[str]:
 
 
 def get(conn: Connection, project: str, fingerprint: str) -> AlertState:
-    """The alert.
-
-    Raises:
-        AlertNotFound: the project has no pending or firing alert of this fingerprint.
-    """
+    """The alert; raises AlertNotFound unless it is pending or firing in the project."""
     query = select(*_ALERT_COLUMNS).where(alerts.c.fingerprint == fingerprint)
     query = query.where(owns(project, alerts.c.job_id))
     return AlertState(*one_row(conn, query, AlertNotFound(fingerprint)))
@@ -368,11 +364,7 @@ MAX_PATTERN_CHARS = 256
 
 
 def check_matchers(matchers: Sequence[Matcher]) -> None:
-    """Check that they can be stored.
-
-    Raises:
-        InvalidRequest: there are more, or longer ones, than there may be.
-    """
+    """Raise InvalidRequest if there are more, or longer ones, than can be stored."""
     if len(matchers) > MAX_MATCHERS:
         raise InvalidRequest(f"matchers: want at most {MAX_MATCHERS}")
     for matcher in matchers:

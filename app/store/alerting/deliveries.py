@@ -92,11 +92,7 @@ def page(
 
 
 def get(conn: Connection, project: str, delivery_id: str) -> DeliveryRecord:
-    """One of a project's messages.
-
-    Raises:
-        DeliveryNotFound: it has no such message.
-    """
+    """One of a project's messages; raises DeliveryNotFound."""
     query = _records(project).where(outbox.c.delivery_id == delivery_id)
     return DeliveryRecord(*one_row(conn, query, DeliveryNotFound(delivery_id)))
 
@@ -166,11 +162,7 @@ def add_attempt(conn: Connection, delivery_id: str, attempt: DeliveryAttempt) ->
 
 
 def attempts_of(conn: Connection, project: str, delivery_id: str) -> list[DeliveryAttempt]:
-    """All attempts of one message, in their order.
-
-    Raises:
-        DeliveryNotFound: the project has no such message.
-    """
+    """All attempts of one message, in their order; raises DeliveryNotFound."""
     query = select(*_ATTEMPT_COLUMNS).where(_ATTEMPTS.c.delivery_id == delivery_id)
     get(conn, project, delivery_id)
     return [DeliveryAttempt(*row) for row in conn.execute(query.order_by(_ATTEMPTS.c.attempt_id))]

@@ -284,11 +284,7 @@ def _secrets_of(receiver: Receiver) -> _Sealed:
 
 
 def _sealed_columns(conn: Connection, receiver: Receiver) -> dict[str, object]:
-    """The columns in which the receiver's address and secrets are, encrypted.
-
-    Raises:
-        SecretsLocked: there is no key.
-    """
+    """The columns in which the receiver's address and secrets are, encrypted."""
     plain = msgspec.json.encode(_secrets_of(receiver))
     return {
         "url": public_address(receiver.format, receiver.url),
@@ -315,12 +311,7 @@ def _have_same_target(known: Receiver, receiver: Receiver) -> bool:
 
 
 def _row_of(conn: Connection, receiver: Receiver) -> dict[str, object]:
-    """The row without its health.
-
-    Raises:
-        InvalidRequest: a text is too long, or there are too many matchers.
-        SecretsLocked: there is no key.
-    """
+    """The row without its health; raises as `add` does."""
     _check_limits(receiver)
     return row_of(receiver, _PUBLIC_COLUMNS) | _sealed_columns(conn, receiver)
 

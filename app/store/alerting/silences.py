@@ -36,11 +36,7 @@ def add(conn: Connection, silence: Silence) -> None:
 
 
 def end(conn: Connection, project: str, silence_id: str, *, now_s: float) -> None:
-    """End the silence now, unless it has ended.
-
-    Raises:
-        SilenceNotFound: the project has no such silence.
-    """
+    """End the silence now, unless it has ended; raises SilenceNotFound."""
     goes_on = update(muting).filter_by(project=project, silence_id=silence_id)
     goes_on = goes_on.where(muting.c.ends_s > now_s)
     if not conn.execute(goes_on.values(ends_s=now_s)).rowcount:

@@ -48,11 +48,7 @@ def count(conn: Connection) -> SealedCounts:
 
 
 def reseal(store: Store) -> Resealed:
-    """Seal every row with the newest key that is not sealed with it.
-
-    Raises:
-        SecretsLocked: there is no key.
-    """
+    """Seal every row with the newest key that is not sealed with it; raises SecretsLocked."""
     done = num_rows = 0
     for table, reseal_row in _RESEAL_ROW.items():
         batch: Sequence[str] = [""]

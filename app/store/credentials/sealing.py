@@ -50,22 +50,14 @@ class SecretKeys:
         return bool(self._ciphers)
 
     def seal(self, plain: bytes, place: str) -> str:
-        """The sealed text of `plain`, which opens only in this place.
-
-        Raises:
-            SecretsLocked: there is no key.
-        """
+        """The sealed text of `plain`, which opens only in this place; raises SecretsLocked."""
         newest_id = self.required_id()
         nonce = secrets.token_bytes(_NONCE_BYTES)
         sealed = self._ciphers[newest_id].encrypt(nonce, plain, place.encode())
         return f"{_VERSION}.{newest_id}.{base64.urlsafe_b64encode(nonce + sealed).decode()}"
 
     def required_id(self) -> str:
-        """The id of the newest key.
-
-        Raises:
-            SecretsLocked: there is no key.
-        """
+        """The id of the newest key; raises SecretsLocked."""
         if self.newest_id is None:
             raise SecretsLocked(f"secrets cannot be stored, as there is no key: {_HOW_TO_SET}")
         return self.newest_id

@@ -72,11 +72,7 @@ def active(
 
 
 def end(conn: Connection, project: str, session_id: str, *, now_s: float) -> bool:
-    """End a session; False if it had ended already.
-
-    Raises:
-        SessionNotFound: the project has no such session.
-    """
+    """End a session; False if it had ended already. Raises SessionNotFound."""
     key = {"session_id": session_id, "project": project}
     one_row(conn, select(sessions.c.session_id).filter_by(**key), SessionNotFound(session_id))
     ended = update(sessions).filter_by(**key, ended_s=None).values(ended_s=now_s)

@@ -94,11 +94,7 @@ def create(conn: Connection, wanted: NewShareLink, *, now_s: float) -> tuple[Sha
 
 
 def find_page(conn: Connection, token: str, *, now_s: float) -> tuple[ShareLink, bytes]:
-    """The link with this token, and its report.
-
-    Raises:
-        ShareLinkNotFound: there is none, or it has expired or was revoked.
-    """
+    """The good link with this token, and its report; raises ShareLinkNotFound if there is none."""
     is_of_token = (_TABLE.c.digest == _digest(token), _TABLE.c.page.is_not(None))
     query = select(*_COLUMNS, _TABLE.c.page).where(*is_of_token, *_is_good(now_s))
     *link, page = one_row(conn, query, ShareLinkNotFound())
@@ -106,11 +102,7 @@ def find_page(conn: Connection, token: str, *, now_s: float) -> tuple[ShareLink,
 
 
 def get(conn: Connection, project: str, share_id: str) -> ShareLink:
-    """One of a project's links, good or not.
-
-    Raises:
-        ShareLinkNotFound: the project has no such link.
-    """
+    """One of a project's links, good or not; raises ShareLinkNotFound."""
     query = select(*_COLUMNS).filter_by(project=project, share_id=share_id)
     return ShareLink(*one_row(conn, query, ShareLinkNotFound(share_id)))
 

@@ -114,11 +114,7 @@ class SpaceMeter:
         self._scan_at_s = float("-inf")
 
     def read(self, store: Store) -> DatabaseSpace:
-        """The space now; blocks for up to a minute a table where the rows are to be scanned.
-
-        Raises:
-            StoreUnavailable: the database does not answer.
-        """
+        """The space now; a scan of rows blocks up to a minute a table. Raises StoreUnavailable."""
         with store.read() as conn:
             size_bytes = conn.execute(DATABASE_BYTES).scalar_one()
             toasts = read_toast_tables(conn)

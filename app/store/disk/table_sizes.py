@@ -26,11 +26,7 @@ class TableSizes:
 
 
 def read_table_sizes(store: Store) -> TableSizes:
-    """Measure all tables.
-
-    Raises:
-        StoreUnavailable: the database does not answer.
-    """
+    """Measure all tables; raises StoreUnavailable."""
     with store.read() as conn:
         if conn.dialect.name == "postgresql":
             return _postgres(conn)

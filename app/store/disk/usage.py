@@ -159,21 +159,13 @@ class DiskWatch:
         return self.level in ("ok", "warn")
 
     def refuse_batches(self) -> None:
-        """Call before a batch is taken.
-
-        Raises:
-            DiskFull: the last mark is reached.
-        """
+        """Call before a batch is taken; raises DiskFull if the last mark is reached."""
         usage = self.usage()
         if usage is not None and self._level == "stop":
             raise DiskFull(full_sentence(usage.free_bytes))
 
     def refuse_writes(self) -> None:
-        """Call before work that ends in a write.
-
-        Raises:
-            DiskFull: there is no room even for what was acknowledged.
-        """
+        """Raise DiskFull if there is no room for a write, even of what was acknowledged."""
         usage = self.usage()
         if usage is not None and usage.free_bytes < FULL_BELOW_BYTES:
             raise DiskFull(full_sentence(usage.free_bytes))

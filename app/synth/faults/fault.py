@@ -73,21 +73,13 @@ def _checks_of(kind: type["Fault"]) -> list[tuple[str, Callable[[str, Any], None
 
 
 def refuse_worker(dp_rank: int, stage: int, world: World) -> None:
-    """Check that the job has a worker.
-
-    Raises:
-        InvalidRequest: the job has no such dp rank or stage.
-    """
+    """Raise InvalidRequest unless the job has this dp rank and stage."""
     refuse_outside("dp rank", dp_rank, world.parallelism.dp_size)
     refuse_outside("stage", stage, world.parallelism.pp_size)
 
 
 def refuse_outside(axis: str, index: int, size: int) -> None:
-    """Check that 0 <= index < size.
-
-    Raises:
-        InvalidRequest: the job has no such index on this axis.
-    """
+    """Raise InvalidRequest unless 0 <= index < size, the job's on this axis."""
     if not 0 <= index < size:
         raise InvalidRequest(f"the fault is on {axis} {index}: this job has 0 to {size - 1}")
 
@@ -161,11 +153,7 @@ class Fault(ABC):
             check(field.replace("_", "-"), getattr(self, field))
 
     def apply(self, drawn: DrawnSteps, world: World, rng_of: RngOf) -> None:
-        """Change the drawn durations of the steps with the fault.
-
-        Raises:
-            InvalidRequest: the job lacks the worker or host of the fault.
-        """
+        """Change the drawn durations of the steps; raises InvalidRequest as `check` does."""
         self.check(world)
         lasts = self.when.holds(drawn.steps)
         if lasts.any():

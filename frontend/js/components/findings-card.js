@@ -18,7 +18,7 @@ import {
 import { shortDuration, sinceWhen, timed } from "../lib/times.js"
 import { culpritLinks, culpritWords, keysOf } from "./culprits.js"
 import { term } from "./definition.js"
-import { waitRemarks } from "./waits.js"
+import { lowFidelityWords, observed, waitRemarks } from "./waits.js"
 
 const BARS = { high: 3, medium: 2, low: 1 }
 const OTHERS = {
@@ -59,7 +59,9 @@ export function findingsCard(result, page) {
         )
       : h("p", { class: "none" }, nothing(result, page)),
     exceedsLoss(found[0], result) && overLoss(found[0], result),
-    waitRemarks(result).map((remark) => h("p", { class: "unexplained" }, tidy(remark))),
+    [...new Set([...waitRemarks(result), ...observed(result)])].map((remark) =>
+      h("p", { class: "unexplained" }, tidy(remark)),
+    ),
   )
 }
 
@@ -88,6 +90,7 @@ function nothing(result, { silence, isStalled }) {
   if (findings && waitRemarks(result).length) return "No known cause matches."
   if (findings && isStalled) return "No cause was found in the steps before the stall."
   if (findings) return silence ? "No cause was found before that." : "Nothing stands out."
+  if (result.wait_coverage === 0) return lowFidelityWords(result)
   if (fidelity?.verdict === "low") return "Withheld: low fidelity. Naming a cause would be a guess."
   return ruled_out ? "Undecided: see Details." : "Not analysed: no step of this window is complete."
 }
@@ -400,6 +403,12 @@ const LASTING = {
   progressive: "growing",
 }
 
+const BASES = {
+  recorded: "rows of the recording",
+  concluded: "timings: no row says it",
+  "not-recorded": "what was not recorded",
+}
+
 // Names of release 0.1.0, beside which the evidence has the new ones.
 const OLD_KEYS = new Set(["cost_once_others_are_mended"])
 
@@ -423,6 +432,7 @@ export function evidenceRows(found) {
     ["Since", since],
     isKnown(end_step) && ["Until", sinceWhen({ step: end_step, at: ended_at })],
     LASTING[persistence] && ["Lasts", LASTING[persistence]],
+    BASES[found.basis] && ["Rests on", BASES[found.basis]],
     ...known.map((name) => [ROWS[name][0], ROWS[name][1](evidence[name])]),
     // A newer server may know more than this page.
     ...others.map((name) => [plain(name), JSON.stringify(evidence[name])]),

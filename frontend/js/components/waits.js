@@ -1,13 +1,23 @@
 /** Arrivals: which rank the others waited for, and remarks on it. docs/arrivals.md has the figures. */
 
-import { contained, isKnown, roundedPercent } from "../lib/formatting.js"
+import { contained, isKnown, percentNumber, roundedPercent } from "../lib/formatting.js"
 import { place } from "./culprits.js"
 
 // As in app/charts/job/waits.py.
 const MATERIAL_SHARE = 0.05
 const MIN_COVERAGE = 0.6
+// As in app/result/words.py.
+const MIN_FACT_SHARE = 0.03
 // A wait of which less is the rank's own delay is inherited.
 const MIN_OWN_SHARE = 0.5
+
+/** Why figures are withheld as of low fidelity; as `low_fidelity_words` of app/result/words.py. */
+export function lowFidelityWords({ fidelity, wait_coverage }) {
+  if (wait_coverage === 0)
+    return "No collective of several dp ranks is recorded: whether they wait for a slow one cannot be told."
+  const off = percentNumber(fidelity.discrepancy)
+  return `The simulated step differs from the recorded one by ${off} %, over the limit of 5 %.`
+}
 
 const percent = (share) => `${roundedPercent(share)} %`
 
@@ -18,8 +28,15 @@ export function showsWaits(result) {
   return carried || (result.arrivals.largest_share ?? 0) > MATERIAL_SHARE
 }
 
-/** Remarks on waits that no finding explains; with any, "nothing stands out" would be wrong. */
-export function waitRemarks({ arrivals, coverage, unexplained, unexplained_share, findings }) {
+/** Facts that blame nobody, as sentences; with a least share those that take as much of the GPU time. */
+export const observed = ({ observations }, leastShare = null) =>
+  (observations ?? [])
+    .filter(({ share }) => leastShare === null || share >= leastShare)
+    .map(({ sentence }) => `${contained(sentence)}.`)
+
+/** Remarks on what no finding explains; with any, "nothing stands out" would be wrong. */
+export function waitRemarks(result) {
+  const { arrivals, coverage, unexplained, unexplained_share, findings } = result
   const isLow = Number.isFinite(coverage) && coverage < MIN_COVERAGE
   const late = lateRank(arrivals, findings)
   const isNamed =
@@ -34,6 +51,7 @@ export function waitRemarks({ arrivals, coverage, unexplained, unexplained_share
       `${percent(unexplained_share)} of the step is waiting that no cause explains.`,
     // Waiting is a part of the loss: both would be said of the same time.
     !(unexplained_share > MATERIAL_SHARE) && unexplained?.sentence && `${contained(unexplained.sentence)}.`,
+    ...observed(result, MIN_FACT_SHARE),
   ].filter(Boolean)
 }
 

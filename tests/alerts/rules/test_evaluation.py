@@ -1,11 +1,13 @@
 from dataclasses import replace
 from typing import Any
 
+import msgspec
 import pytest
 from msgspec import structs
 
 from app.alerts.facts import MissingDataFacts
 from app.alerts.rule import Rule
+from app.result.finding import ObservationRecord
 from tests.alerts.alert_factories import (
     AT_ONCE,
     NOW_S,
@@ -18,6 +20,7 @@ from tests.alerts.alert_factories import (
     only,
     rule,
 )
+from tests.results import idle
 
 STALLED = MissingDataFacts(stalled_since_s=NOW_S - 300, num_gpus=16, last_step=40)
 
@@ -41,6 +44,17 @@ def test_a_slow_window_fires_and_a_good_one_resolves():
     resolved = only(of_job.add_window(facts(1, 1.0), NOW_S))
     assert (kinds([resolved]), resolved.state) == (["resolved"], None)
     assert of_job.states == []
+
+
+def test_an_alert_on_the_whole_job_has_facts_without_a_cause():
+    of_job = job_alerts(SLOW)
+    result = structs.replace(facts(0, 1.4).result, observations=(of_idle(0.02), of_idle(0.054)))
+    fired = only(of_job.add_window(replace(facts(0, 1.4), result=result), NOW_S))
+    assert fired.state.detail.unexplained == idle(0.054)["sentence"]
+
+
+def of_idle(share):
+    return msgspec.convert(idle(share), ObservationRecord)
 
 
 def test_what_a_newer_run_has_shown_does_not_end_with_the_one_before():

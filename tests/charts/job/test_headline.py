@@ -4,6 +4,7 @@ from app.charts.job.headline import JobFacts, headline
 from app.result.finding import RuledOut
 from app.result.window_result import AbsentWorker, ImputedRecord
 from tests.charts.results import found, result
+from tests.results import idle
 
 
 def told(state, seen_result=None, **seen):
@@ -34,6 +35,15 @@ def test_headline_says_that_no_cause_fits():
     assert told("straggling", result(findings=[])) == (lost, sub)
 
 
+def test_a_fact_without_a_cause_stands_where_nothing_would_stand_out():
+    quiet = result(slowdown=1.01, findings=[])
+    assert told("healthy", quiet)[0].endswith("Nothing stands out.")
+    seen = result(slowdown=1.01, findings=[], observations=[idle(0.054)])
+    assert told("healthy", seen)[0].endswith(f"of its ideal. {idle(0.054)['sentence']}.")
+    small = result(slowdown=1.01, findings=[], observations=[idle(0.02)])
+    assert told("healthy", small)[0].endswith("Nothing stands out.")
+
+
 def test_headline_claims_no_cause_without_a_diagnosis():
     assert told("straggling", result(findings=None))[1] == ""
     assert told("healthy", result(findings=None, slowdown=1.01))[0].endswith("of its ideal.")
@@ -55,6 +65,12 @@ def test_low_fidelity_names_the_discrepancy_and_no_culprit():
     assert sub == "The limit is 5 %. Naming a worker or a stage would be a guess."
 
 
+def test_low_fidelity_says_facts_that_need_no_replay():
+    low = {"fidelity": {"discrepancy": 0.081, "verdict": "low"}, "findings": None}
+    _, sub = told("low-fidelity", result(**low, observations=[idle(0.054)]))
+    assert sub.startswith(f"{idle(0.054)['sentence']}. The limit is 5 %.")
+
+
 def test_a_finding_that_explains_the_difference_leads():
     low = result(fidelity={"discrepancy": 0.681, "verdict": "low"})
     sentence, sub = told("low-fidelity", low)
@@ -74,6 +90,15 @@ def test_before_the_first_figure_the_steps_that_arrived_are_counted():
     assert told("not-analysed")[0] == "0 of 8 complete steps have arrived."
     assert told("not-analysed", num_steps=1)[0] == "1 of 8 complete steps has arrived."
     assert told("not-analysed", num_steps=3)[0] == "3 of 8 complete steps have arrived."
+
+
+def test_steps_that_came_and_could_not_be_analysed_are_said_with_the_reason():
+    uneven = "dp rank 1 runs 6 micro-batches a step, the others 8: they cannot be replayed together"
+    known = {"steps": [], "slowdown": None, "skipped_steps": [{"step": 7, "reason": uneven}]}
+    why = "None of the newest steps could be analysed.", f"The last step was skipped: {uneven}."
+    assert told("not-analysed", result(**known, findings=None)) == why
+    assert told("not-analysed", result(**known)) == (f"{NAMED}.", " ".join(why))
+    assert told("finished", result(**known))[1] == f"{NAMED}. {why[1]}"
 
 
 AT_14_02 = 1_790_085_720.0  # 2026-09-22 14:02 UTC

@@ -33,6 +33,19 @@ def test_one_cause_and_the_rest_lie_between_ideal_and_recorded():
     ]
 
 
+def test_idle_time_without_a_cause_is_a_bar_of_its_own():
+    rest = unexplained(0.0, ideal_share=0.65, idle_share=0.05)
+    parts = loss_parts(
+        result(findings=[found(causes.SLOW_WORKER, cost=0.3)], unexplained=rest), LIGHT
+    )
+    assert [(part.label, part.is_guess) for part in parts] == [
+        ("Ideal", False),
+        ("Slow worker", False),
+        ("All idle, cause not recorded", True),
+    ]
+    assert [part.share for part in parts] == pytest.approx([0.65, 0.3, 0.05])
+
+
 def test_one_cause_alone_is_never_counted_twice_nor_only_together():
     # Means over other steps than those of the cost: the ideal takes the difference.
     assert parts_of(0.7, [(causes.GC_PAUSE, 0.4)], 0.0) == [

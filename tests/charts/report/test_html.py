@@ -5,6 +5,7 @@ import json
 import re
 from html import unescape
 
+import msgspec
 import numpy as np
 import pytest
 from msgspec.structs import replace
@@ -13,11 +14,12 @@ from app import formatting
 from app.charts.report.html import Assets, html_report
 from app.diagnosis.job_history import History
 from app.monitor import analysed
-from app.result.finding import Culprit
+from app.result.finding import Culprit, ObservationRecord
 from app.result.window_result import SkippedStepRecord
 from app.synth.faults.slow_compute import SlowWorker
 from tests.charts.results import unpacked
 from tests.diagnosis.jobs import made, window_of
+from tests.results import idle
 
 ASSETS = Assets(script_gz=b"Plotly", font=b"Inter")
 HOSTILE = '</script><script>alert(1)</script><!-- "\u202e'
@@ -127,3 +129,15 @@ def test_a_job_of_one_stage_has_no_chart_of_stages(window):
     one = window_of(made(SlowWorker(2, 0, 1.6), dp=4, pp=1, microbatches=4), num_steps=2)
     _, result, _ = analysed(dataclasses.replace(one, skipped=()), History())
     assert "stages" not in figures_of(page_of(result))["light"]
+
+
+@pytest.mark.parametrize("share", [0.02, 0.054])
+@pytest.mark.parametrize("has_findings", [True, False])
+def test_a_fact_without_a_cause_is_said_once_under_the_findings(result, share, has_findings):
+    facts = (msgspec.convert(idle(share), ObservationRecord),)
+    findings = result.findings if has_findings else ()
+    calm = replace(result, arrivals=None, unexplained_share=None, unexplained=None)
+    page = page_of(replace(calm, findings=findings, observations=facts))
+    [card] = re.findall(r'<section class="card findings">.*?</section>', page, re.DOTALL)
+    assert card.count(idle(share)["sentence"]) == 1
+    assert ("Nothing stands out." in card) is (share < 0.03 and not has_findings)

@@ -343,7 +343,7 @@ WRONG = {
     ),
     "no address": (
         ("results", "--url", "ftp://a", "--job", "a", "--out", "x"),
-        "--url ftp://a: is not an http or https address",
+        "--url ftp://a: want an address like http",
     ),
     "a password": (
         ("results", "--url", "http://a:b@c", "--job", "a", "--out", "x"),

@@ -246,7 +246,7 @@ def test_invalid_options_are_refused_in_one_line(tmp_path, monkeypatch, options,
 def test_a_password_in_the_address_is_refused_and_not_repeated():
     result = simulate("--to", "http://user:secret@localhost:1", PACELINE_TOKEN=TOKEN)
     assert result.exit_code == 2
-    assert "--to: no user or password in the address" in result.stderr
+    assert "--to: the address has a user or a password in it" in result.stderr
     assert "secret" not in result.stderr
 
 

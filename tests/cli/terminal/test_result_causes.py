@@ -4,7 +4,7 @@ from rich.console import Console
 
 from app.cli.terminal.result import causes
 from app.result.finding import RuledOut
-from tests.results import finding, window_result
+from tests.results import finding, idle, window_result
 
 FOUND = finding(sentence="dp 3, stage 1 is 1.6x slower than its peers")
 RULED_OUT = [
@@ -32,6 +32,13 @@ def test_findings_and_ruled_out_causes_are_printed_with_reasons():
 
 def test_empty_findings_print_none_found():
     assert "None found." in printed(findings=[], ruled_out=RULED_OUT)
+
+
+def test_facts_without_a_cause_are_printed_under_the_findings():
+    for share, is_loud in ((0.02, False), (0.054, True)):
+        text = printed(findings=[], ruled_out=RULED_OUT, observations=[idle(share)])
+        assert f"{idle(share)['sentence']}." in text
+        assert ("None found." in text) is not is_loud
 
 
 def test_withheld_causes_do_not_print_none_found():

@@ -47,7 +47,7 @@ def test_low_fidelity_headline_names_no_culprit():
     low = {"discrepancy": 0.12, "verdict": "low"}
     lines = headline_lines(fidelity=low, findings=None)
     assert lines[0] == "llm runs at 1.25\u00d7 of its ideal."
-    assert "differ by 12 %" in lines[1]
+    assert "the simulated steps differ from the recorded ones by 12 %" in lines[1]
     assert len(lines) == 2
 
 

@@ -84,11 +84,7 @@ def num_notifying(conn: Connection, service: Service, project: str) -> int:
 def active_alert(
     conn: Connection, service: Service, caller: Principal, fingerprint: str
 ) -> ActiveAlertOut:
-    """One alert of the caller's project for an answer.
-
-    Raises:
-        AlertNotFound: there is none, or it is neither pending nor firing.
-    """
+    """A pending or firing alert of the caller's project; raises AlertNotFound if there is none."""
     state = alerts.get(conn, caller.project, fingerprint)
     return active_alerts(conn, service, caller.project, [state])[0]
 

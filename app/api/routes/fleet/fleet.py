@@ -37,7 +37,7 @@ from app.charts.fleet.gpu_hours import FleetDay, fleet_causes, fleet_optypes, fl
 from app.charts.fleet.jobs import JobLoss, fleet_sizes, fleet_waste, measured_jobs
 from app.result.brief import FindingBrief
 from app.result.causes import CAUSES
-from app.result.finding import Persistence
+from app.result.finding import ObservationKind, Persistence
 from app.result.join import leading
 from app.result.window_result import Verdict
 from app.store import fleet, hosts, jobs
@@ -60,6 +60,14 @@ class FleetCauseOut(fields.ResponseModel):
         description="Share of the job's GPU time that the cause costs, from 0 to 1."
     )
     confidence: float
+
+
+class ObservationOut(fields.ResponseModel):
+    """A fact without a cause."""
+
+    kind: ObservationKind
+    share: float | None = Field(description="Of the GPU time.")
+    sentence: str
 
 
 class FleetJobOut(fields.ResponseModel):
@@ -95,6 +103,9 @@ class FleetJobOut(fields.ResponseModel):
     )
     causes: list[FleetCauseOut] = Field(description="The three costliest causes.")
     num_causes: int
+    observation: ObservationOut | None = Field(
+        None, description="The largest fact without a cause, from 3 % of the GPU time on."
+    )
     culprits: list[fields.CulpritOut] = Field(
         description="The first three culprits of the costliest cause."
     )
@@ -258,6 +269,7 @@ def _job_out(
         is_diagnosed=findings is not None,
         causes=findings or (),
         num_causes=line.brief.num_findings or 0 if findings and line.brief else 0,
+        observation=line.brief.observation if findings is not None and line.brief else None,
         culprits=first.culprits if first else (),
         num_culprits=first.num_culprits if first else 0,
         persistence=first.persistence if first else None,

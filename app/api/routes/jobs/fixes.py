@@ -22,6 +22,7 @@ from app.api.service.replays import WindowKey, window_key
 from app.api.service.service import Service
 from app.engine.questions.edits import edits_as_json
 from app.errors import Conflict, InvalidRequest
+from app.monitor import stored_advice_case
 from app.store import fixes
 from app.store.database import Connection
 from app.store.fixes import FixRecord
@@ -196,16 +197,14 @@ def _case(service: Service, job_id: str, given: TrackFixIn) -> AdviceCase:
     with service.store.read() as conn:
         key = _newest_window(conn, job_id, given.window)
     replay = service.replays.get(job_id, key.window_id)
-    return AdviceCase(replay, service.results.get(service.store, job_id, key.window_id), facts)
+    result = service.results.get(service.store, job_id, key.window_id)
+    return stored_advice_case(replay, result, facts)
 
 
 def _newest_window(conn: Connection, job_id: str, window_id: str) -> WindowKey:
-    """Key of this window, if it is the newest closed one of the current run.
+    """Key of this window; raises Conflict unless it is the newest closed one of the current run.
 
     In an older one, a fix that was applied since would seem to be applied now.
-
-    Raises:
-        Conflict: it is not; the message names the one that is.
     """
     asked, newest = (window_key(conn, job_id, name) for name in (window_id, "latest"))
     if asked.window_id != newest.window_id:
@@ -217,11 +216,7 @@ def _newest_window(conn: Connection, job_id: str, window_id: str) -> WindowKey:
 
 
 def _prediction(case: AdviceCase, name: str) -> Prediction:
-    """The fix of this name, to be followed.
-
-    Raises:
-        Conflict: it is not offered for the window, or nothing would show that it was applied.
-    """
+    """The fix of this name, to be followed; raises Conflict if it cannot be."""
     fix, window = _predicted(case, name), case.replay.window
     prediction = None
     followed = followed_window(window, case.result, is_trusted=True)
@@ -238,11 +233,7 @@ def _prediction(case: AdviceCase, name: str) -> Prediction:
 
 
 def _predicted(case: AdviceCase, name: str) -> Fix:
-    """The fix of this name.
-
-    Raises:
-        Conflict: it is not offered for the window; the message says why, and what it would need.
-    """
+    """The fix of this name; raises Conflict, with what it would need, if it is not offered."""
     reason = withheld_because(case)
     if reason is not None:
         raise Conflict(f"{name}: {reason}")

@@ -195,12 +195,7 @@ def _changed(
 
 
 def _end_if_wanted(conn: Connection, service: Service, job_id: str, *, end: bool) -> None:
-    """End a stalled job if `end`.
-
-    Raises:
-        JobNotFound: it never registered.
-        JobRunning: it has not ended.
-    """
+    """End a stalled job if `end`; raises JobNotFound, or JobRunning if it has not ended."""
     job = jobs.get(conn, job_id)
     if job.ended_s is not None:
         return

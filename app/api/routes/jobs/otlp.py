@@ -271,11 +271,7 @@ def _registration(worker: _SpanWorker, first_step: int, before: JobRecord | None
 
 
 def _check_of_spans(job: JobRecord) -> None:
-    """Return if spans record the run: in another, their batches would replace its own.
-
-    Raises:
-        Conflict: the run is recorded by other means.
-    """
+    """Refuse a run that is recorded by other means: batches of spans would replace its own."""
     if job.labels.get(TIMES_LABEL) != HOST_TIMES and not _is_labelled(job):
         raise Conflict(
             f"job {job_of(job.job_id)!r} is recorded by other means, in run {job.run_key[:60]!r}: "
@@ -302,11 +298,7 @@ def _job_of(sender: OtlpSender, caller: Principal) -> str:
 
 
 def _check_opted_in(sender: OtlpSender, job: JobRecord | None) -> None:
-    """Return if the job wants host times analysed.
-
-    Raises:
-        InvalidRequest: the job did not opt in.
-    """
+    """Return if the job wants host times analysed; else raises InvalidRequest."""
     if not (sender.is_opted_in or (job is not None and _is_labelled(job))):
         raise InvalidRequest(
             "host times are analysed only where that is asked for, as they are not the GPUs' "

@@ -20,13 +20,12 @@ from app.advice.facts import (
     Scheduler,
     facts_of,
 )
-from app.advice.fix import AdviceCase
 from app.api.http.fields import ChosenSteps, ResponseModel, WindowId
 from app.api.routes.dependencies import ApiRouter, JobKey, ServiceDep
 from app.api.routes.windows.what_if_edits import EditIn
 from app.api.service.replays import WindowKey, window_key
 from app.engine.replays import prepare
-from app.monitor import advice_case
+from app.monitor import advice_case, stored_advice_case
 from app.trace.window import parse_step_ranges
 
 router = ApiRouter("windows")
@@ -243,9 +242,10 @@ def get_advice(
     numbers = None if steps is None else parse_step_ranges(steps, result.steps)
 
     def ask() -> AdviceOut:
-        case = AdviceCase(service.replays.get(job_id, key.window_id), result, facts)
+        replay = service.replays.get(job_id, key.window_id)
+        case = stored_advice_case(replay, result, facts)
         if numbers is not None:  # these steps are diagnosed by themselves
-            case = advice_case(prepare(case.replay.window.only(numbers)), facts)
+            case = advice_case(prepare(replay.window.only(numbers)), facts)
         return _answer(key, case.replay.steps, advise(case))
 
     answer: AdviceOut = service.answers.get(("advice", key, numbers, facts), ask)

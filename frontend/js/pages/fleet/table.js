@@ -14,6 +14,7 @@ import {
   percentNumber,
   ratio,
   roughHours,
+  roundedPercent,
   shape,
   tidy,
   whole,
@@ -234,7 +235,7 @@ function causes(job) {
 
 /** The leading cause as plain words, for the narrow card; empty where there is none. */
 function leadingCause(job) {
-  if (instead(job)) return ""
+  if (instead(job)) return job.is_diagnosed ? (factWords(job.observation) ?? "") : ""
   const silence = missingDataInShort(job)
   if (silence) return silence[0]
   return job.causes.length ? shortCause(job.causes[0].cause, job) : ""
@@ -269,10 +270,13 @@ function shortCause(cause, job) {
 /** As written within a line. */
 const lower = (name) => name.charAt(0).toLowerCase() + name.slice(1)
 
+/** What is seen without a cause, as "idle between steps, 5.4 %"; null without any. */
+const factWords = (seen) => seen && tidy(`${seen.kind.replaceAll("-", " ")}, ${roundedPercent(seen.share)} %`)
+
 function instead(job) {
   if (job.state === "not-analysed") return "not yet"
   if (missingDataInShort(job) || job.causes.length) return null
-  if (job.is_diagnosed) return "none found"
+  if (job.is_diagnosed) return factWords(job.observation) ?? "none found"
   return job.verdict === "low" ? "withheld" : NOT_MEASURED
 }
 

@@ -5,11 +5,11 @@ import { findingsCard, leadingFinding, ruledOutCard } from "../../components/fin
 import { fixHistoryCard, loadFixes } from "../../components/fix-history.js"
 import { hostHistoryCard } from "../../components/host-history.js"
 import { silentRanksNow, silentRanksRemark } from "../../components/missing-data.js"
-import { showsWaits } from "../../components/waits.js"
+import { lowFidelityWords, showsWaits } from "../../components/waits.js"
 import { getJsonOrNull } from "../../lib/api.js"
 import { causeOf } from "../../lib/causes.js"
 import { h, patch } from "../../lib/dom.js"
-import { counted, isKnown, percentNumber, whole } from "../../lib/formatting.js"
+import { counted, isKnown, whole } from "../../lib/formatting.js"
 import { AdviceCard } from "./advice-card.js"
 import { AnnotationsCard } from "./annotations-card.js"
 import { chartRows } from "./chart-rows.js"
@@ -211,10 +211,9 @@ export class Panels {
       cards.lengths.load({ lengths: `${at}/lengths${own}` })
   }
 
-  withhold({ fidelity, findings }) {
-    const percent = percentNumber(fidelity.discrepancy)
-    const off = `The simulated step differs from the recorded one by ${percent} %, over the limit of 5 %.`
-    const text = findings?.length
+  withhold(result) {
+    const off = lowFidelityWords(result)
+    const text = result.findings?.length
       ? `${off} See the findings for the reason; late launches are not in these figures.`
       : `${off} Naming a cause would be a guess.`
     const { workers, stages, optypes, lengths } = this.cards

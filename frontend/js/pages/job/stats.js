@@ -206,7 +206,7 @@ function fidelity(result) {
   const off = known?.discrepancy
   if (off === null || off === undefined) return { label, note: "no complete step yet" }
   const isLow = known.verdict === "low"
-  const limit = `limit ${percentNumber(FIDELITY_LIMIT)} %`
+  const limit = result.wait_coverage === 0 ? "waits not recorded" : `limit ${percentNumber(FIDELITY_LIMIT)} %`
   const low =
     known.low_windows > 0 && `${whole(known.low_windows)} of ${counted(result.window.windows.length, "window")} low`
   return {

@@ -3,14 +3,17 @@
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
 import pytest
 from msgspec.structs import replace
 
 from app.formatting import utc_timestamp
 from app.result.brief import brief_of
+from app.result.finding import ObservationRecord
 from app.store import fleet, hosts, runs, shards
 from app.trace.job import job_key
 from tests.api.server import NOW_S, PARALLELISM, window_record, with_result
+from tests.results import idle
 from tests.store.findings import finding
 
 pytestmark = pytest.mark.anyio
@@ -27,6 +30,7 @@ class SavedWindow:
     findings: Any = ()
     verdict: str = "ok"
     first_step: int = 4
+    observations: Any = ()
 
 
 async def add(api, job_id, saved: SavedWindow | None = None, **registered):
@@ -42,7 +46,7 @@ async def add(api, job_id, saved: SavedWindow | None = None, **registered):
         found = saved.findings
         if found is not None:
             found = [replace(each, onset_at=each.onset_at or at) for each in found]
-        record = with_result(record, findings=found)
+        record = with_result(record, findings=found, observations=saved.observations)
         api.save_window(record, job_id)
         with api.store.write() as conn:
             brief = brief_of(record.result, num_gpus=4)
@@ -96,10 +100,18 @@ async def test_straggling_job_has_slowdown_loss_and_cause(api):
         "last_step": 5,
         "last_data_at": "2026-09-21T14:13:20Z",
         **{"silent_ranks": [], "num_silent_ranks": 0, "num_silent_workers": 0},
-        **dict.fromkeys(("silence", "not_analysed", "framework", "lasted_s")),
+        **dict.fromkeys(("silence", "not_analysed", "framework", "lasted_s", "observation")),
         "recent_steps": {"first_step": 4, "last_step": 5, "num_steps": 2, "is_open": False},
         "latest_window": "1-4",
     }
+
+
+async def test_a_job_without_a_cause_shows_its_largest_fact(api):
+    facts = [msgspec.convert(idle(share), ObservationRecord) for share in (0.031, 0.054)]
+    await add(api, "idle", SavedWindow(slowdown=1.0, observations=tuple(facts)))
+    await add(api, "calm", SavedWindow(slowdown=1.0, observations=facts[:0]))
+    shown = {line["job_id"]: line["observation"] for line in (await ask(api))["items"]}
+    assert shown == {"idle": idle(0.054), "calm": None}
 
 
 async def test_onset_is_marked_in_the_sparkline(api):
