@@ -258,7 +258,7 @@ def _fact(
         where = "between steps"
     return (
         f"{subject} {where} {mean_s} on average, as Python does to collect garbage: "
-        f"{full.size:,} times {steps_of(num_steps, case.steps.size)}"
+        f"{formatting.plural(full.size, 'time')} {steps_of(num_steps, case.steps.size)}"
     )
 
 

@@ -82,7 +82,7 @@ def echoed_pauses(window: Window, grid: Grid, computes: Ints, own_s: Floats) -> 
         of_stage = computes[template.stage[computes] == stage]
         for code in np.unique(template.optype[of_stage]).tolist():
             rows = of_stage[template.optype[of_stage] == code]
-            waits_s = _waits_s(grid, stage, rows, own_s[rows], notes)
+            waits_s = _waits_s(grid, of_stage, rows, own_s[rows], notes)
             at, lane = np.nonzero(waits_s)
             row, took_s = rows[at], waits_s[at, lane]
             begins_s = grid.start_s[row, lane] + (grid.duration_s[row, lane] - took_s) / 2
@@ -90,8 +90,12 @@ def echoed_pauses(window: Window, grid: Grid, computes: Ints, own_s: Floats) -> 
     return spans
 
 
-def _waits_s(grid: Grid, stage: int, rows: Ints, own_s: Floats, notes: Spans) -> Floats:
-    """[rows, lanes], seconds for which computations of one type waited for one that paused."""
+def _waits_s(grid: Grid, of_stage: Ints, rows: Ints, own_s: Floats, notes: Spans) -> Floats:
+    """[rows, lanes], seconds for which computations of one type waited for one that paused.
+
+    `of_stage` are all computations of the stage, of which `rows` are some.
+    """
+    stage = int(grid.template.stage[rows[0]])
     shape = (rows.size, -1, grid.num_steps)
     by_step = own_s.reshape(shape)
     is_each = grid.num_steps >= LIMITS.min_steps
@@ -107,8 +111,12 @@ def _waits_s(grid: Grid, stage: int, rows: Ints, own_s: Floats, notes: Spans) ->
     late_s = grid.start_s[rows].reshape(shape)
     earlier = (num_others - 1) // 2 if num_others > 1 else 0
     late_s = late_s - np.partition(late_s, earlier, axis=1)[:, earlier, None]
+    # Late as it did nothing, and not as what it did before took long.
+    idle_s = _idle_s(grid, of_stage, rows).reshape(shape)
     if is_each:
         late_s -= usual(late_s)
+        idle_s -= usual(idle_s)
+    late_s = np.minimum(late_s, np.maximum(idle_s, 0.0))
     inside_s, before_s = (noted.reshape(shape) for noted in _noted_s(grid, stage, rows, notes))
     noted_s = np.minimum(inside_s, longer_s)
     # A rank that came late and did not wait itself, or noted why it was longer.
@@ -123,6 +131,18 @@ def _waits_s(grid: Grid, stage: int, rows: Ints, own_s: Floats, notes: Spans) ->
     is_echo = (others_s >= LIMITS.min_of_pause * pause_s) & (pause_s > least_s.max(axis=1)[:, None])
     are_most = is_echo.sum(axis=1, keepdims=True) >= LIMITS.min_others * num_others
     return np.where(is_echo & are_most, np.minimum(others_s, pause_s), 0.0).reshape(own_s.shape)
+
+
+def _idle_s(grid: Grid, of_stage: Ints, rows: Ints) -> Floats:
+    """[rows, lanes], seconds from the computation before, or from the step's first one."""
+    order = of_stage[np.argsort(grid.template.start_s[of_stage], kind="stable")]
+    position = np.empty(grid.template.num_ops, np.int64)
+    position[order] = np.arange(order.size)
+    before = order[np.maximum(position[rows] - 1, 0)]
+    since_s = grid.start_s[before] + grid.duration_s[before]
+    is_first = position[rows] == 0
+    since_s[is_first] = grid.start_s[order[0]].min()
+    return np.asarray(grid.start_s[rows] - since_s)
 
 
 def _noted_s(grid: Grid, stage: int, rows: Ints, notes: Spans) -> tuple[Floats, Floats]:
