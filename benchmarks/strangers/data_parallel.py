@@ -96,15 +96,15 @@ class _Units:
         scatters = [-1, -1]
         for place, unit in enumerate(order):
             self._gather_ahead(gathers, order[: place + 1 + self._shape.prefetch], last)
-            needed = [each for each in (scatters[-2], gathers[place]) if each >= 0]
-            self.builder.waits += [(last, each) for each in needed]
+            needed = [op for op in (scatters[-2], gathers[place]) if op >= 0]
+            self.builder.waits += [(last, op) for op in needed]
             weight = self._shape.unit_weights[unit]
             last = self._part("backward-compute", microbatch, [last, *needed], weight)
             if is_reduced:
                 scatters.append(self._scattered(unit, last))
         if is_reduced:
-            needed = [each for each in scatters[-2:] if each >= 0]
-            self.builder.waits += [(last, each) for each in needed]
+            needed = [op for op in scatters[-2:] if op >= 0]
+            self.builder.waits += [(last, op) for op in needed]
             last = self._part("backward-compute", microbatch, [last, *needed], 0.0)
         return last
 

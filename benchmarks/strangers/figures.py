@@ -104,8 +104,8 @@ def family_figures(verdicts: Sequence[Verdict]) -> dict[str, Any]:
 
 def healthy_figures(verdicts: Sequence[Verdict]) -> dict[str, Any]:
     """False causes of the healthy kinds' jobs by kind, and the bars they miss."""
-    false = [each for each in verdicts if any(not e.is_right for e in each.named)]
-    innocents = sum(each.has_innocents for each in verdicts)
+    false = [verdict for verdict in verdicts if any(not said.is_right for said in verdict.named)]
+    innocents = sum(verdict.has_innocents for verdict in verdicts)
     missed = ["false causes"] if len(false) > MAX_FALSE_HEALTHY_KINDS else []
     missed += ["innocents"] if innocents else []
     return {
@@ -114,17 +114,17 @@ def healthy_figures(verdicts: Sequence[Verdict]) -> dict[str, Any]:
         "innocents": innocents,
         "by_kind": {
             kind: {
-                "jobs": sum(each.kinds == (kind,) for each in verdicts),
+                "jobs": sum(verdict.kinds == (kind,) for verdict in verdicts),
                 "false": dict(
                     Counter(
-                        e.cause
-                        for each in false
-                        for e in each.named
-                        if each.kinds == (kind,) and not e.is_right
+                        said.cause
+                        for verdict in false
+                        for said in verdict.named
+                        if verdict.kinds == (kind,) and not said.is_right
                     )
                 ),
             }
-            for kind in dict.fromkeys(each.kinds[0] for each in verdicts)
+            for kind in dict.fromkeys(verdict.kinds[0] for verdict in verdicts)
         },
         "missed_bars": [f"healthy kinds: {name}" for name in missed],
     }

@@ -71,8 +71,8 @@ def _load_before_another(
         op = forwards[fewer[dp_rank]]
         durations.launch[begins:, op, dp_rank] = durations.launch[begins:, forwards[0], dp_rank]
     extras.interruptions = [
-        each._replace(op=int(forwards[fewer[each.dp_rank]])) if each.step >= begins else each
-        for each in extras.interruptions
+        row._replace(op=int(forwards[fewer[row.dp_rank]])) if row.step >= begins else row
+        for row in extras.interruptions
     ]
 
 
@@ -187,7 +187,7 @@ def both(*designs: Design) -> Design:
     """One after the other."""
 
     def design(job: JobUnderway, durations: Durations, extras: Extras) -> int:
-        return max(each(job, durations, extras) for each in designs)
+        return max(design(job, durations, extras) for design in designs)
 
     return design
 
