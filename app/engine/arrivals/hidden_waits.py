@@ -110,8 +110,9 @@ def _without_hidden_waits(
     in_turn, of_arrivals = NO_SPANS, _arrival_waits(grid, held)
     if is_known and grid.num_steps >= MIN_STEPS_IN_TURN:
         in_turn = _waits_in_turn(grid, free[held_up[free] == 0], own_s)
-        waits = _sorted(grid, joined(spans, in_turn), NO_SPANS, computes, held)
-        own_s = grid.duration_s - _overlap_s(grid, waits)
+        if in_turn[0].size:
+            waits = _sorted(grid, joined(spans, in_turn), NO_SPANS, computes, held)
+            own_s = grid.duration_s - _overlap_s(grid, waits)
     in_turn = joined(in_turn, echoed_pauses(window, grid, free, own_s))
     if in_turn[0].size or of_arrivals[0].size:
         waits = _sorted(grid, joined(spans, in_turn), of_arrivals, computes, held)
@@ -183,6 +184,8 @@ def _waits_in_turn(grid: Grid, computes: Ints, own_s: Floats) -> Spans:
 def _overlap_s(grid: Grid, waits: HiddenWaits) -> Floats:
     """[ops, lanes], seconds of waits in computations."""
     template, hidden_s = grid.template, np.zeros(grid.start_s.shape)
+    if not waits.start_s.size:
+        return hidden_s
     pp_size, rows = template.parallelism.pp_size, waits.computes
     bounds = np.searchsorted(template.stage[rows], np.arange(pp_size + 1))
     in_parallel(
